@@ -1,0 +1,1 @@
+"""The Brain: runs agents and owns the truth of the conversation."""

@@ -1,0 +1,1 @@
+"""Mechanisms without a domain word: ledgers' SQL, brokers, outbox, inbox, leases, objects."""

@@ -1,0 +1,1 @@
+"""The room that sees both Brain and Hands: the command line and the one-process host."""

@@ -1,0 +1,1 @@
+"""The Hands: run tools and own the truth of each execution."""
