@@ -1,0 +1,57 @@
+# Every command a developer needs. `make help` lists them; each one sets up what it lacks.
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DELETE_ON_ERROR:
+
+VENV ?= .venv
+JOBS ?= 2
+KILLS ?= 200
+BIN := $(VENV)/bin
+READY := $(VENV)/.nerve-ready
+CODE := protocol common brain hands deploy tests examples
+FIND_PYTHON = import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))
+export PYTHONPATH := tests
+
+.PHONY: help
+help: ## list the commands
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: setup
+setup: $(READY) ## make .venv with everything that development needs
+
+$(READY): pyproject.toml
+	@if [ ! -x $(BIN)/python ]; then \
+	  for python in python3 python3.14 python3.13 python3.12 python3.11 python; do \
+	    if "$$python" -c '$(FIND_PYTHON)' 2>/dev/null; then found="$$python"; break; fi; \
+	  done; \
+	  if [ -z "$${found:-}" ]; then \
+	    echo "nerve needs Python 3.11 or newer with the venv module: install it, then run make again" >&2; exit 1; \
+	  fi; \
+	  "$$found" -m venv $(VENV); \
+	fi
+	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	@touch $@
+
+.PHONY: lint
+lint: setup ## ruff (rules and format) and the walls between the rooms
+	$(BIN)/ruff check $(wildcard $(CODE))
+	$(BIN)/ruff format --check $(wildcard $(CODE))
+	$(BIN)/lint-imports
+
+.PHONY: types
+types: setup ## mypy and pyright, both strict
+	$(BIN)/mypy
+	@command -v node >/dev/null || $(BIN)/python -m pip install --quiet 'pyright[nodejs]'
+	$(BIN)/pyright
+
+.PHONY: layout
+layout: setup ## the shape of the house: folders, sizes, exports
+	$(BIN)/pytest -q -p no:cacheprovider tests/test_layout.py tests/test_exports.py
+
+.PHONY: test
+test: lint layout ## everything that must pass before a commit lands
+	$(BIN)/pytest -n $(JOBS)
+
+.PHONY: clean
+clean: ## remove what the other commands made, the environment too
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
