@@ -1,0 +1,255 @@
+"""Units in, verdicts out: what is queued shares one transaction, and each unit gets its own answer.
+
+A batch that raises is rolled back and its units run one by one, so that one bad unit harms nobody.
+After an error of COMMIT itself nobody knows whether the batch is durable; then its number, written
+by the batch itself into the row of this writer, is read back before anything runs again.
+"""
+
+import asyncio
+import contextlib
+import sqlite3
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+from typing import Any, TypeVar, cast
+
+from nerve.common import faults
+from nerve.common.sql import sqlite
+from nerve.common.sql.law import Law
+from nerve.common.sql.pump import pump
+from nerve.protocol.errors import LedgerUnavailable, NerveError, WrongLedger
+
+U = TypeVar("U")
+V = TypeVar("V")
+
+BATCH_UNITS_MAX = 256
+DEFER_SECONDS = 0.25
+QUICK_COMMIT_SECONDS = 0.0006
+
+faults.register("sql", ["sql.begin", "sql.before_commit", "sql.after_commit", "sql.in_doubt"])
+
+
+@dataclass(slots=True)
+class _Entry:
+    law: Law[Any, Any]
+    unit: Any
+    future: asyncio.Future[Any] | None
+    verdict: Any = None
+    error: BaseException | None = None
+
+
+class Committer:
+    """The only writer of one SQLite file in this process."""
+
+    def __init__(
+        self,
+        path: Path,
+        writer: str,
+        *,
+        observe: Callable[[int, float], None] | None = None,
+    ) -> None:
+        self._path = path
+        self._writer = writer
+        self._observe = observe
+        self._connection = sqlite.connect(path)
+        self._identity = sqlite.file_identity(path)
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="nerve-commit")
+        self._queue: deque[_Entry] = deque()
+        self._deferred: list[_Entry] = []
+        self._running: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._batch = 0
+        self._commit_seconds = 0.0
+        self._refusal: NerveError | None = None
+        self.commits = 0
+        self.units = 0
+
+    async def commit(self, law: Law[U, V], unit: U) -> V:
+        if self._refusal is not None:
+            raise self._refusal
+        future: asyncio.Future[V] = asyncio.get_running_loop().create_future()
+        self._queue.append(_Entry(law, unit, future))
+        self._wake()
+        # The unit runs to its end whatever becomes of the one who asked: only its answer is dropped.
+        return await future
+
+    def defer(self, law: Law[U, Any], unit: U) -> None:
+        self._deferred.append(_Entry(law, unit, None))
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(DEFER_SECONDS, self._wake)
+
+    def _wake(self) -> None:
+        if self._running is None:
+            self._running = asyncio.get_running_loop().create_task(self._run(), name="committer")
+
+    async def _run(self) -> None:
+        try:
+            while batch := self._take():
+                await self._settle(batch)
+        finally:
+            self._running = None
+
+    def _take(self) -> list[_Entry]:
+        count = min(len(self._queue), BATCH_UNITS_MAX)
+        batch = [self._queue.popleft() for _ in range(count)]
+        batch += self._deferred
+        self._deferred = []
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        return batch
+
+    async def _settle(self, batch: list[_Entry]) -> None:
+        try:
+            if not await self._together(batch):
+                for entry in batch:
+                    await self._alone(entry)
+        except BaseException as error:
+            for entry in batch:
+                entry.error = entry.error or error
+            if not isinstance(error, Exception):
+                self._resolve(batch)
+                raise
+        self._resolve(batch)
+
+    async def _alone(self, entry: _Entry) -> None:
+        try:
+            if not await self._together([entry]):
+                assert entry.error is not None
+        except Exception as error:
+            entry.error = error
+
+    async def _together(self, batch: list[_Entry]) -> bool:
+        """Commit `batch` in one transaction; False where a law raised and nothing was written."""
+        callbacks: list[Callable[[], None]] = []
+        began = perf_counter()
+        await self._begin()
+        if not self._apply(batch, callbacks):
+            self._rollback()
+            return False
+        self._batch += 1
+        try:
+            self._mark()
+            faults.point("sql.before_commit")
+            await self._commit()
+            faults.point("sql.in_doubt")
+        except Exception as error:
+            self._rollback()
+            if not self._committed(error):
+                raise self._translated(error) from error
+        self._check_file()
+        self._count(batch, perf_counter() - began)
+        faults.point("sql.after_commit")
+        for entry in batch:
+            faults.point(entry.law.after_commit)
+        for callback in callbacks:
+            callback()
+        return True
+
+    async def _begin(self) -> None:
+        faults.point("sql.begin")
+        try:
+            self._connection.execute(sqlite.BEGIN)
+            return
+        except sqlite3.Error as error:
+            if not sqlite.is_busy(error):
+                raise self._translated(error) from error
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(self._thread, self._begin_waiting)
+
+    def _begin_waiting(self) -> None:
+        self._connection.execute(f"pragma busy_timeout = {int(sqlite.BUSY_SECONDS * 1000)}")
+        try:
+            self._connection.execute(sqlite.BEGIN)
+        except sqlite3.Error as error:
+            raise self._translated(error) from error
+        finally:
+            self._connection.execute("pragma busy_timeout = 0")
+
+    def _apply(self, batch: list[_Entry], callbacks: list[Callable[[], None]]) -> bool:
+        transaction = sqlite.SqliteTx(self._connection, callbacks)
+        for entry in batch:
+            try:
+                entry.verdict = pump(entry.law.apply(transaction, entry.unit))
+                faults.point(entry.law.before_commit)
+                entry.error = None
+            except sqlite3.Error as error:
+                entry.error = self._translated(error)
+                return False
+            except Exception as error:
+                entry.error = error
+                return False
+        return True
+
+    def _mark(self) -> None:
+        self._connection.execute(
+            sqlite.WRITE_BATCH.text, {"id": self._writer, "batch": self._batch}
+        )
+
+    async def _commit(self) -> None:
+        began = perf_counter()
+        if self._commit_seconds < QUICK_COMMIT_SECONDS:
+            self._connection.execute(sqlite.COMMIT)
+        else:
+            loop = asyncio.get_running_loop()
+            await loop.run_in_executor(self._thread, self._connection.execute, sqlite.COMMIT)
+        self._commit_seconds += (perf_counter() - began - self._commit_seconds) / 8
+
+    def _committed(self, error: Exception) -> bool:
+        """Whether the batch that failed at its end is durable after all."""
+        try:
+            row = self._connection.execute(
+                sqlite.READ_BATCH.text, {"id": self._writer}
+            ).fetchone()
+        except sqlite3.Error as second:
+            raise self._translated(second) from error
+        return row is not None and cast(int, row["batch"]) == self._batch
+
+    def _rollback(self) -> None:
+        if self._connection.in_transaction:
+            with contextlib.suppress(sqlite3.Error):
+                self._connection.execute(sqlite.ROLLBACK)
+
+    def _check_file(self) -> None:
+        if sqlite.file_identity(self._path) == self._identity:
+            return
+        self._refusal = WrongLedger(
+            f"the file {self._path} is not the one this process opened: it was removed or replaced",
+            where=str(self._path),
+            next_step="stop the hosts, put the ledger back, and start them again",
+        )
+        raise self._refusal
+
+    def _count(self, batch: list[_Entry], seconds: float) -> None:
+        self.commits += 1
+        self.units += len(batch)
+        if self._observe is not None:
+            self._observe(len(batch), seconds)
+
+    def _resolve(self, batch: list[_Entry]) -> None:
+        for entry in batch:
+            if entry.future is None or entry.future.done():
+                continue
+            if entry.error is not None:
+                entry.future.set_exception(entry.error)
+            else:
+                entry.future.set_result(entry.verdict)
+
+    def _translated(self, error: Exception) -> Exception:
+        return sqlite.translated(error, self._path) if isinstance(error, sqlite3.Error) else error
+
+    async def close(self) -> None:
+        """Commit what is queued, then close the file."""
+        self._wake()
+        while self._running is not None:
+            await asyncio.wait([self._running])
+        self._refusal = LedgerUnavailable(
+            f"the ledger {self._path} was closed by this process",
+            where=str(self._path),
+            next_step="open it again",
+        )
+        self._thread.shutdown(wait=True)
+        self._connection.close()

@@ -1,0 +1,42 @@
+"""The port of a ledger's engine: commit units in groups, read snapshots, say what is wrong."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+from nerve.common.sql.law import Law, Tx
+
+U = TypeVar("U")
+V = TypeVar("V")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerIdentity:
+    """Who a ledger is: `id` for its life, `epoch` raised when it was restored or adopted."""
+
+    id: str
+    epoch: int
+    created_at: int
+
+
+class Ledger(Protocol):
+    """One side's database.
+
+    - `commit` returns the law's verdict after the transaction holding it is durable, and raises
+      what the law raised; the units that shared its transaction are not harmed by that.
+    - `defer` is for work that may be lost and repeated (forgetting a published message): it rides
+      on the next commit, or makes one within a quarter of a second.
+    - `read` runs a query function on one snapshot, beside the writer.
+    - Errors: `LedgerUnavailable`, `DiskFull`, `Damaged`, `WrongLedger`.
+    """
+
+    @property
+    def identity(self) -> LedgerIdentity: ...
+
+    async def commit(self, law: Law[U, V], unit: U) -> V: ...
+
+    def defer(self, law: Law[U, V], unit: U) -> None: ...
+
+    async def read(self, query: Callable[[Tx], Awaitable[V]]) -> V: ...
+
+    async def close(self) -> None: ...

@@ -1,0 +1,225 @@
+"""Bring a ledger file to the schema of this build, or refuse it by name.
+
+A new file is made from the tables; an older one goes through the numbered Alembic scripts, in one
+transaction; a newer one is used only where it says that writers as old as this build still suit it.
+"""
+
+import sqlite3
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from nerve.common.sql import sqlite
+from nerve.common.sql.ledger import LedgerIdentity
+from nerve.protocol.errors import Damaged, SchemaTooNew, WrongLedger
+from nerve.protocol.identity import new_id
+
+if TYPE_CHECKING:
+    import sqlalchemy as sa
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schema:
+    """What one room keeps. `version` numbers the migrations; `oldest_writer` is the oldest build
+    that may still write a ledger of this version."""
+
+    room: str
+    version: int
+    oldest_writer: int
+    metadata: "Callable[[], sa.MetaData]"
+    migrations: Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Meta:
+    room: str
+    id: str
+    epoch: int
+    version: int
+    oldest_writer: int
+    created_at: int
+
+
+def prepare(path: Path, schema: Schema, *, create: bool, now: int) -> LedgerIdentity:
+    """Check or make the ledger at `path`; blocking.
+
+    Raises:
+        WrongLedger: it is missing, or holds another room's tables.
+        SchemaTooNew: a newer build made it and says that this one may not write it.
+        Damaged, DiskFull, LedgerUnavailable: what the file itself answered.
+    """
+    if not path.exists() and not create:
+        raise WrongLedger(
+            f"there is no ledger at {path}",
+            where=str(path),
+            next_step="start a host there first, or name the right directory with --dir",
+        )
+    meta = _read(path) if path.exists() else None
+    if meta is None:
+        meta = _create(path, schema, now) if create else _refuse_empty(path)
+    _check(path, meta, schema)
+    if meta.version < schema.version:
+        _upgrade(path, schema)
+    return LedgerIdentity(id=meta.id, epoch=meta.epoch, created_at=meta.created_at)
+
+
+def _refuse_empty(path: Path) -> _Meta:
+    raise WrongLedger(
+        f"{path} holds no ledger",
+        where=str(path),
+        next_step="start a host there first, or name the right directory with --dir",
+    )
+
+
+def _read(path: Path) -> _Meta | None:
+    connection = sqlite.connect(path, busy_seconds=sqlite.BUSY_SECONDS)
+    try:
+        found = connection.execute(
+            "select 1 from sqlite_master where type = 'table' and name = 'meta'"
+        ).fetchone()
+        if found is None:
+            return None
+        values = {row[0]: row[1] for row in connection.execute("select key, value from meta")}
+        return _Meta(
+            room=values["room"],
+            id=values["id"],
+            epoch=int(values["epoch"]),
+            version=int(values["version"]),
+            oldest_writer=int(values["oldest_writer"]),
+            created_at=int(values["created_at"]),
+        )
+    except sqlite3.Error as error:
+        raise sqlite.translated(error, path) from error
+    except (KeyError, ValueError) as error:
+        raise Damaged(
+            f"the ledger {path} does not say what it is: {error}",
+            where="meta",
+            next_step="restore it from a backup, or move it away to start with a new one",
+        ) from error
+    finally:
+        connection.close()
+
+
+def _check(path: Path, meta: _Meta, schema: Schema) -> None:
+    if meta.room != schema.room:
+        raise WrongLedger(
+            f"{path} is a ledger of {meta.room}, not of {schema.room}",
+            where="meta.room",
+            next_step=f"name a directory whose {schema.room} ledger this is",
+        )
+    if meta.oldest_writer > schema.version:
+        raise SchemaTooNew(
+            f"{path} has schema {meta.version}; this build writes {schema.version} and the ledger"
+            f" admits none older than {meta.oldest_writer}",
+            where="meta.version",
+            next_step="install the newer nerve on this host",
+        )
+
+
+def _create(path: Path, schema: Schema, now: int) -> _Meta:
+    meta = _Meta(
+        room=schema.room,
+        id=new_id(now),
+        epoch=1,
+        version=schema.version,
+        oldest_writer=schema.oldest_writer,
+        created_at=now,
+    )
+    path.touch(mode=0o600, exist_ok=True)
+    connection = sqlite.connect(path, busy_seconds=sqlite.BUSY_SECONDS)
+    try:
+        connection.execute(sqlite.BEGIN)
+        # Two hosts may start on an empty directory at once: the second finds the first one's tables.
+        if connection.execute("select 1 from sqlite_master limit 1").fetchone() is None:
+            for statement in ddl(schema):
+                connection.execute(statement)
+            _stamp(connection, schema)
+            connection.executemany(
+                "insert into meta (key, value) values (?, ?)",
+                [
+                    ("room", meta.room),
+                    ("id", meta.id),
+                    ("epoch", str(meta.epoch)),
+                    ("version", str(meta.version)),
+                    ("oldest_writer", str(meta.oldest_writer)),
+                    ("created_at", str(meta.created_at)),
+                    ("position", "0"),
+                ],
+            )
+        connection.execute(sqlite.COMMIT)
+    except sqlite3.Error as error:
+        raise sqlite.translated(error, path) from error
+    finally:
+        connection.close()
+    return _read(path) or meta
+
+
+def ddl(schema: Schema) -> list[str]:
+    """CREATE statements of a fresh ledger, in order."""
+    import sqlalchemy as sa
+    from sqlalchemy.dialects import sqlite as dialect
+    from sqlalchemy.schema import CreateIndex, CreateTable
+
+    statements: list[str] = []
+    compiled = dialect.dialect()  # type: ignore[no-untyped-call]  # untyped in SQLAlchemy
+    for table in schema.metadata().sorted_tables:
+        statements.append(str(CreateTable(table).compile(dialect=compiled)))
+        indexes: list[sa.Index] = sorted(table.indexes, key=lambda index: str(index.name))
+        statements += [str(CreateIndex(index).compile(dialect=compiled)) for index in indexes]
+    return statements
+
+
+def _stamp(connection: sqlite3.Connection, schema: Schema) -> None:
+    connection.execute(
+        "create table alembic_version (version_num varchar(32) not null primary key)"
+    )
+    connection.execute(
+        "insert into alembic_version (version_num) values (?)", (f"{schema.version:04d}",)
+    )
+
+
+def _upgrade(path: Path, schema: Schema) -> None:
+    connection = sqlite.connect(path, busy_seconds=sqlite.BUSY_SECONDS)
+    try:
+        connection.execute(sqlite.BEGIN)
+        run_migrations(connection, schema)
+        connection.execute(
+            "update meta set value = ? where key = 'version'", (str(schema.version),)
+        )
+        connection.execute(
+            "update meta set value = ? where key = 'oldest_writer'", (str(schema.oldest_writer),)
+        )
+        connection.execute(sqlite.COMMIT)
+    except sqlite3.Error as error:
+        raise sqlite.translated(error, path) from error
+    finally:
+        connection.close()
+
+
+def run_migrations(connection: sqlite3.Connection, schema: Schema) -> None:
+    """Run the Alembic scripts of `schema` to their head inside the caller's transaction."""
+    import sqlalchemy as sa
+    from alembic.config import Config
+    from alembic.operations import Operations
+    from alembic.runtime.migration import MigrationContext
+    from alembic.script import ScriptDirectory
+
+    config = Config()
+    config.set_main_option("script_location", str(schema.migrations))
+    config.set_main_option("path_separator", "os")
+    scripts = ScriptDirectory.from_config(config)
+    engine = sa.create_engine(
+        "sqlite://", creator=lambda: connection, poolclass=sa.pool.StaticPool
+    )
+    with engine.connect() as over:
+        context = MigrationContext.configure(
+            over,
+            opts={
+                "render_as_batch": True,
+                "transactional_ddl": False,
+                "fn": lambda revision, _: scripts._upgrade_revs("head", revision),
+            },
+        )
+        with Operations.context(context):
+            context.run_migrations()

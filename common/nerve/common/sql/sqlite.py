@@ -1,0 +1,168 @@
+"""One SQLite file as a ledger: WAL, synchronous=FULL, group commit, readers beside the writer.
+
+Statements run on the event loop, since handing each to a thread costs more than it takes. What
+may wait for the disk or for another process (the write lock, COMMIT) goes to one helper thread,
+except that COMMIT stays on the loop while flushes are seen to be quick.
+"""
+
+import os
+import sqlite3
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from nerve.common.sql.law import Row, Value
+from nerve.common.sql.pump import pump
+from nerve.common.sql.statement import Statement, sql
+from nerve.protocol.errors import Damaged, DiskFull, LedgerUnavailable, NerveError
+
+V = TypeVar("V")
+
+BUSY_SECONDS = 20.0
+
+_FULL = {sqlite3.SQLITE_FULL}
+_DAMAGED = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
+
+BEGIN = "BEGIN IMMEDIATE"
+COMMIT = "COMMIT"
+ROLLBACK = "ROLLBACK"
+
+READ_BATCH = sql("select batch from writer where id = :id")
+WRITE_BATCH = sql(
+    "insert into writer (id, batch) values (:id, :batch)"
+    " on conflict (id) do update set batch = excluded.batch"
+)
+
+
+def connect(path: Path, *, read_only: bool = False, busy_seconds: float = 0.0) -> sqlite3.Connection:
+    """Open the file with the settings that the laws rely on.
+
+    Raises:
+        LedgerUnavailable: it cannot be opened.
+        Damaged: it is not a database.
+    """
+    try:
+        connection = sqlite3.connect(
+            f"file:{_quoted(path)}?mode={'ro' if read_only else 'rw'}",
+            uri=True,
+            timeout=busy_seconds,
+            isolation_level=None,
+            check_same_thread=False,
+            cached_statements=512,
+        )
+        connection.row_factory = sqlite3.Row
+        if read_only:
+            connection.execute("pragma query_only = on")
+        else:
+            connection.execute("pragma journal_mode = wal")
+            connection.execute("pragma synchronous = full")
+            connection.execute("pragma wal_autocheckpoint = 1000")
+        connection.execute("pragma foreign_keys = off")
+        connection.execute("pragma cache_size = -16000")
+        return connection
+    except sqlite3.Error as error:
+        raise translated(error, path) from error
+
+
+def _quoted(path: Path) -> str:
+    return str(path).replace("%", "%25").replace("?", "%3f").replace("#", "%23")
+
+
+def translated(error: sqlite3.Error, path: Path) -> NerveError:
+    """The error of our tree that says what happened to the file at `path`."""
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    if code in _FULL:
+        return DiskFull(
+            f"the disk that holds {path} is full",
+            where=str(path),
+            next_step="free space; nothing acknowledged is lost and admission starts again by itself",
+        )
+    if code in _DAMAGED:
+        return Damaged(
+            f"{path} is damaged or is not a ledger: {error}",
+            where=str(path),
+            next_step="restore it from a backup, or move it away to start with a new one",
+        )
+    return LedgerUnavailable(
+        f"the ledger {path} did not answer: {error}",
+        where=str(path),
+        next_step="run `nerve doctor` to see who holds it",
+    )
+
+
+def is_busy(error: sqlite3.Error) -> bool:
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF in (
+        sqlite3.SQLITE_BUSY,
+        sqlite3.SQLITE_LOCKED,
+    )
+
+
+def file_identity(path: Path) -> tuple[int, int] | None:
+    """(device, inode) of the file that stands at `path` now; None where there is none."""
+    try:
+        found = os.stat(path)
+    except FileNotFoundError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+class SqliteTx:
+    """A `Tx` over an open transaction of one connection; its awaits never suspend."""
+
+    __slots__ = ("_callbacks", "_connection")
+
+    def __init__(self, connection: sqlite3.Connection, callbacks: list[Callable[[], None]]) -> None:
+        self._connection = connection
+        self._callbacks = callbacks
+
+    async def run(self, statement: Statement, /, **parameters: Value) -> int:
+        return self._connection.execute(statement.text, parameters).rowcount
+
+    async def one(self, statement: Statement, /, **parameters: Value) -> Row | None:
+        cursor = self._connection.execute(statement.text, parameters)
+        row: Row | None = cursor.fetchone()
+        # A RETURNING statement is complete only when it has been read to its end.
+        if row is not None:
+            cursor.fetchall()
+        return row
+
+    async def all(self, statement: Statement, /, **parameters: Value) -> Sequence[Row]:
+        return self._connection.execute(statement.text, parameters).fetchall()
+
+    async def many(self, statement: Statement, rows: Sequence[Mapping[str, Value]], /) -> None:
+        self._connection.executemany(statement.text, rows)
+
+    def after(self, callback: Callable[[], None], /) -> None:
+        self._callbacks.append(callback)
+
+
+def _ignore(callback: Callable[[], None]) -> None:
+    raise AssertionError(f"{callback!r}: a reader commits nothing, so nothing comes after it")
+
+
+class ReadTx(SqliteTx):
+    """A `Tx` of a read-only snapshot."""
+
+    def after(self, callback: Callable[[], None], /) -> None:
+        _ignore(callback)
+
+
+class Reader:
+    """Read-only snapshots on a connection of its own."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._connection = connect(path, read_only=True, busy_seconds=BUSY_SECONDS)
+
+    def read(self, query: Callable[[ReadTx], Awaitable[V]]) -> V:
+        try:
+            self._connection.execute("begin")
+            try:
+                return pump(query(ReadTx(self._connection, [])))
+            finally:
+                self._connection.execute("rollback")
+        except sqlite3.Error as error:
+            raise translated(error, self._path) from error
+
+    def close(self) -> None:
+        self._connection.close()

@@ -1,0 +1,87 @@
+"""Open one SQLite file as a `Ledger`."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TypeVar
+
+from nerve.common.clock import Clock
+from nerve.common.sql.committer import Committer
+from nerve.common.sql.law import Law, Tx
+from nerve.common.sql.ledger import LedgerIdentity
+from nerve.common.sql.migrate import Schema, prepare
+from nerve.common.sql.sqlite import Reader
+from nerve.common.sql.statement import sql
+from nerve.protocol.identity import new_id
+
+U = TypeVar("U")
+V = TypeVar("V")
+
+NEXT_POSITION = sql(
+    "update meta set value = cast(cast(value as integer) + 1 as text)"
+    " where key = 'position' returning value"
+)
+
+
+async def next_position(tx: Tx) -> int:
+    """Raise the ledger's monotone position inside the caller's transaction and return it."""
+    row = await tx.one(NEXT_POSITION)
+    assert row is not None
+    return int(row[0])
+
+
+class SqliteLedger:
+    """`Ledger` over one file."""
+
+    def __init__(
+        self,
+        path: Path,
+        identity: LedgerIdentity,
+        *,
+        writer: str,
+        observe: Callable[[int, float], None] | None = None,
+    ) -> None:
+        self.path = path
+        self._identity = identity
+        self._committer = Committer(path, writer, observe=observe)
+        self._reader = Reader(path)
+
+    @property
+    def identity(self) -> LedgerIdentity:
+        return self._identity
+
+    @property
+    def commits(self) -> int:
+        """Transactions committed by this process."""
+        return self._committer.commits
+
+    @property
+    def units(self) -> int:
+        return self._committer.units
+
+    async def commit(self, law: Law[U, V], unit: U) -> V:
+        return await self._committer.commit(law, unit)
+
+    def defer(self, law: Law[U, V], unit: U) -> None:
+        self._committer.defer(law, unit)
+
+    async def read(self, query: Callable[[Tx], Awaitable[V]]) -> V:
+        return self._reader.read(query)
+
+    async def close(self) -> None:
+        await self._committer.close()
+        self._reader.close()
+
+
+async def open_sqlite(
+    path: Path,
+    schema: Schema,
+    *,
+    clock: Clock,
+    create: bool,
+    observe: Callable[[int, float], None] | None = None,
+) -> SqliteLedger:
+    """Open (or make, where `create`) the ledger of one room. Raises as `migrate.prepare`."""
+    now = clock.now_ms()
+    identity = await asyncio.to_thread(prepare, path, schema, create=create, now=now)
+    return SqliteLedger(path, identity, writer=new_id(now), observe=observe)
