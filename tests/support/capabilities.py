@@ -84,16 +84,17 @@ class Recorder:
             entry["outcome"] = report.outcome
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        if session.config.option.collectonly or not (self._entries or self._complete):
+        complete = self._complete and not (session.shouldfail or session.shouldstop)
+        if session.config.option.collectonly or not (self._entries or complete):
             return
-        kept = {} if self._complete else surviving(read_record(self._path), self._root)
+        kept = {} if complete else surviving(read_record(self._path), self._root)
         write_record(self._path, kept | self._entries)
 
 
 def is_complete(config: pytest.Config) -> bool:
     """Whether this run selects every test, so that its record replaces the former one."""
     narrowed = any(
-        config.getoption(name) for name in ("keyword", "markexpr", "--claim", "lf", "failedfirst")
+        config.getoption(name, None) for name in ("keyword", "markexpr", "--claim", "lf")
     )
     return config.args_source is not pytest.Config.ArgsSource.ARGS and not narrowed
 
