@@ -52,6 +52,22 @@ layout: setup ## the shape of the house: folders, sizes, exports
 test: lint layout ## everything that must pass before a commit lands
 	$(BIN)/pytest -n $(JOBS)
 
+.PHONY: capabilities
+capabilities: setup ## each promise with the tests that show it, from the last test run
+	@$(BIN)/python -m support.capabilities capability
+
+.PHONY: reports
+reports: setup ## the same for what users of other systems reported
+	@$(BIN)/python -m support.capabilities report
+
+.PHONY: rules
+rules: setup ## the same for the failures that the design survives
+	@$(BIN)/python -m support.capabilities rule
+
+.PHONY: demo
+demo: setup ## kill Brain and Hands at the worst moments and prove what happened
+	$(BIN)/nerve demo
+
 .PHONY: clean
 clean: ## remove what the other commands made, the environment too
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -17,8 +17,12 @@ import pytest
 
 KINDS = ("capability", "report", "rule", "law")
 RECORD = Path("build/claims.json")
-DOCUMENTS = {"capability": Path("docs/capabilities.md"), "report": Path("docs/user-reports.md")}
-CLAUSE = re.compile(r"^- \*\*(?P<id>[A-Z]\d+(?:\.\d+)?)\*\*\s+(?P<text>.+)$")
+DOCUMENTS = {
+    "capability": Path("docs/capabilities.md"),
+    "report": Path("docs/user-reports.md"),
+    "rule": Path("docs/failures.md"),
+}
+CLAUSE = re.compile(r"^- \*\*(?P<id>[A-Z]?\d+(?:\.\d+)?)\*\*\s+(?P<text>.+)$")
 
 
 class Entry(TypedDict):
