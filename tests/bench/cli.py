@@ -1,0 +1,69 @@
+"""The command: chooses peers and rounds, runs them, prints the report, fails on a missed bar."""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from bench import bars, imports, report
+from bench.bars import Bar
+from bench.instrument import Instrument
+from bench.plan import Phases
+from bench.runner import CONTENDERS, PeerFailed, Runner
+
+BUILD = Path(__file__).resolve().parents[2] / "build" / "bench"
+MISSED = 1
+
+
+def arguments(argv: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="bench", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="one short round: does it work")
+    parser.add_argument("--rounds", type=int, help="alternated rounds (3; 1 with --quick)")
+    parser.add_argument("--only", nargs="+", choices=list(CONTENDERS), help="these peers alone")
+    parser.add_argument("--no-slow", action="store_true", help="without the slow flush column")
+    return parser.parse_args(argv)
+
+
+def startup_bars(found: dict[str, float | None]) -> list[Bar]:
+    bare, brain, aid = (found[name] for name in imports.COMMANDS)
+    over = None if brain is None or bare is None else round(brain - bare, 3)
+    return [
+        Bar(name="import nerve.brain, CPU s over bare Python", value=over, must=0.3),
+        Bar(name="nerve --help, CPU s", value=aid, must=0.4),
+    ]
+
+
+def run(runner: Runner, names: list[str], rounds: int, slow: bool) -> None:
+    for number in range(rounds):
+        print(f"round {number + 1} of {rounds}", flush=True)
+        runner.calibrate()
+        runner.round(names)
+        if slow:
+            runner.slow_round(names)
+    for name in names:
+        try:
+            runner.order_of(name)
+        except PeerFailed as failure:
+            print(f"  {name} (order of flushes) FAILED: {failure}", flush=True)
+
+
+def main(argv: Sequence[str]) -> int:
+    asked = arguments(argv)
+    BUILD.mkdir(parents=True, exist_ok=True)
+    phases = Phases(directory=BUILD)
+    instrument = Instrument.find(BUILD)
+    runner = Runner(BUILD, instrument, phases.quick() if asked.quick else phases)
+    names = runner.ready(asked.only or list(CONTENDERS))
+    run(runner, names, asked.rounds or (1 if asked.quick else 3), not asked.no_slow)
+    judged = bars.bars(runner.results) + startup_bars(imports.measure())
+    text = report.markdown(runner.results, judged, instrument.said(), "")
+    report.write(BUILD, text, runner.results, judged, None)
+    print(text)
+    return verdict(judged, partial=asked.only is not None)
+
+
+def verdict(judged: Sequence[Bar], *, partial: bool) -> int:
+    """A bar that was not measured is missed, except where only some peers were asked for."""
+    missed = [bar for bar in judged if bar.failed or (bar.value is None and not partial)]
+    for bar in missed:
+        print(f"bar not met: {bar.name}: {bar.state}")
+    return MISSED if missed else 0

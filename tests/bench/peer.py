@@ -1,0 +1,35 @@
+"""The interface of a measured system: each module of `bench.peers` has a class `Peer` of this shape."""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+Acknowledged = Callable[[str], None]
+
+
+class Peer(Protocol):
+    """One system doing the benchmark turn in `directory`; the measuring process is its driver."""
+
+    def __init__(self, directory: Path) -> None: ...
+
+    def settings(self) -> Mapping[str, str]:
+        """Versions, sync level and settings, printed beside the figures."""
+        ...
+
+    def prepare(self) -> None:
+        """Makes files or schemas before any process starts."""
+        ...
+
+    def procs(self) -> Mapping[str, Sequence[str]]:
+        """Command lines of the processes beside the driver, by role."""
+        ...
+
+    async def connect(self) -> None: ...
+
+    async def turn(self, turn: str, acknowledged: Acknowledged) -> str:
+        """Does one turn; calls `acknowledged("ask-" + turn)` once the request was accepted."""
+        ...
+
+    def store_bytes(self) -> int: ...
+
+    async def close(self) -> None: ...
