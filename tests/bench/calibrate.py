@@ -1,4 +1,4 @@
-"""The machine's own speed in the same minutes: an empty loop, a bare SQLite commit, a doorbell's hop."""
+"""The machine's own speed in the same minutes: empty loops, a bare commit, a doorbell's hop."""
 
 import asyncio
 import json

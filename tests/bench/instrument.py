@@ -1,4 +1,4 @@
-"""How flushes are counted, slowed and ordered here: the preloaded shim, else strace, else not at all."""
+"""How flushes are counted, slowed and ordered here: the shim, else strace, else not at all."""
 
 import shutil
 from collections.abc import Mapping, Sequence

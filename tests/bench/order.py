@@ -1,4 +1,4 @@
-"""Whether an acknowledgement ever came before the flush of its commit, judged from the shim's log alone."""
+"""Whether an acknowledgement ever came before the flush of its commit, by the shim's log alone."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping

@@ -1,4 +1,4 @@
-"""The interface of a measured system: each module of `bench.peers` has a class `Peer` of this shape."""
+"""The interface of a measured system: each module of `bench.peers` has such a class `Peer`."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What Linux says about processes: CPU, bytes written and resident memory of each with its children."""
+"""What Linux says about processes: CPU, bytes written and resident memory, with children."""
 
 import os
 from collections import defaultdict

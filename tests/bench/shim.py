@@ -1,4 +1,4 @@
-"""The preloaded shim: compiled with cc where there is one; its environment, counters and event log."""
+"""The preloaded shim: compiled where there is a compiler; its environment, counters and log."""
 
 import os
 import shutil

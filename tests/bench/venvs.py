@@ -1,4 +1,4 @@
-"""One virtual environment per peer below the build directory, made once from pinned requirements."""
+"""One virtual environment per peer below the build directory, made once, pinned."""
 
 import hashlib
 import subprocess

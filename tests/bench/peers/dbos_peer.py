@@ -1,4 +1,4 @@
-"""DBOS on SQLite at its best settings: the client is the Brain's process, the tool crosses a queue to Hands."""
+"""DBOS on SQLite at its best settings: client and Brain are one process, Hands another."""
 
 import asyncio
 import signal

@@ -1,4 +1,4 @@
-"""The same work for every peer: two scripted model answers and one tool with an effect outside every ledger."""
+"""The same work for every peer: two scripted model answers and one tool with an outside effect."""
 
 import os
 from typing import Any
