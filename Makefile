@@ -10,7 +10,6 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.nerve-ready
 CODE := protocol common brain hands deploy tests examples
 FIND_PYTHON = import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))
-export PYTHONPATH := tests
 
 .PHONY: help
 help: ## list the commands
@@ -52,17 +51,21 @@ layout: setup ## the shape of the house: folders, sizes, exports
 test: lint layout ## everything that must pass before a commit lands
 	$(BIN)/pytest -n $(JOBS)
 
+.PHONY: bench
+bench: setup ## ratios against peers and limits, in one run (ARGS=--quick for a short look)
+	$(BIN)/python tests/bench/run.py $(ARGS)
+
 .PHONY: capabilities
 capabilities: setup ## each promise with the tests that show it, from the last test run
-	@$(BIN)/python -m support.capabilities capability
+	@PYTHONPATH=tests $(BIN)/python -m support.capabilities capability
 
 .PHONY: reports
 reports: setup ## the same for what users of other systems reported
-	@$(BIN)/python -m support.capabilities report
+	@PYTHONPATH=tests $(BIN)/python -m support.capabilities report
 
 .PHONY: rules
 rules: setup ## the same for the failures that the design survives
-	@$(BIN)/python -m support.capabilities rule
+	@PYTHONPATH=tests $(BIN)/python -m support.capabilities rule
 
 .PHONY: demo
 demo: setup ## kill Brain and Hands at the worst moments and prove what happened
