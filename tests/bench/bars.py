@@ -134,3 +134,19 @@ def bars(results: Results) -> list[Bar]:
             must=0,
         ),
     ]
+
+
+def growth_bars(results: Results, name: str) -> list[Bar]:
+    row = results.growth.get(name, {})
+    late, waiting = f"{name} late Turn of a Thread over an early one", f"{name} with waiting Turns"
+    return [
+        Bar(name=f"{late}, p95", value=dig(row, "thread.ratio.p95_ms"), must=1.2),
+        Bar(name=f"{late}, bytes written", value=dig(row, "thread.ratio.written_turn"), must=1.2),
+        Bar(name=f"{waiting}: MiB more", value=dig(row, "waiting.more_mib"), must=20),
+        Bar(
+            name=f"{waiting}: idle CPU, %",
+            value=share(dig(row, "waiting.quiet.cpu_share")),
+            must=1,
+        ),
+        Bar(name=f"{waiting}: p50 of a new Turn, times", value=dig(row, "waiting.ratio"), must=1.2),
+    ]

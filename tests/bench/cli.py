@@ -6,6 +6,7 @@ from pathlib import Path
 
 from bench import bars, imports, report
 from bench.bars import Bar
+from bench.growth import GrowthPlan
 from bench.instrument import Instrument
 from bench.plan import Phases
 from bench.runner import CONTENDERS, PeerFailed, Runner
@@ -20,6 +21,7 @@ def arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, help="alternated rounds (3; 1 with --quick)")
     parser.add_argument("--only", nargs="+", choices=list(CONTENDERS), help="these peers alone")
     parser.add_argument("--no-slow", action="store_true", help="without the slow flush column")
+    parser.add_argument("--no-growth", action="store_true", help="without long Threads and waits")
     return parser.parse_args(argv)
 
 
@@ -46,6 +48,23 @@ def run(runner: Runner, names: list[str], rounds: int, slow: bool) -> None:
             print(f"  {name} (order of flushes) FAILED: {failure}", flush=True)
 
 
+def grow(runner: Runner, names: list[str], *, quick: bool) -> None:
+    """Only the host that has a Brain process of its own: its memory is nobody else's."""
+    plan = GrowthPlan(directory=BUILD)
+    if bars.NERVE not in names:
+        return
+    try:
+        runner.growth_of(bars.NERVE, plan.quick() if quick else plan)
+    except PeerFailed as failure:
+        print(f"  {bars.NERVE} (growth) FAILED: {failure}", flush=True)
+
+
+def judge(runner: Runner) -> list[Bar]:
+    results = runner.results
+    grown = bars.growth_bars(results, bars.NERVE)
+    return bars.bars(results) + grown + startup_bars(imports.measure())
+
+
 def main(argv: Sequence[str]) -> int:
     asked = arguments(argv)
     BUILD.mkdir(parents=True, exist_ok=True)
@@ -54,11 +73,13 @@ def main(argv: Sequence[str]) -> int:
     runner = Runner(BUILD, instrument, phases.quick() if asked.quick else phases)
     names = runner.ready(asked.only or list(CONTENDERS))
     run(runner, names, asked.rounds or (1 if asked.quick else 3), not asked.no_slow)
-    judged = bars.bars(runner.results) + startup_bars(imports.measure())
-    text = report.markdown(runner.results, judged, instrument.said(), "")
-    report.write(BUILD, text, runner.results, judged, None)
+    if not asked.no_growth:
+        grow(runner, names, quick=asked.quick)
+    judged = judge(runner)
+    text = report.markdown(runner.results, judged, instrument.said())
+    report.write(BUILD, text, runner.results, judged)
     print(text)
-    return verdict(judged, partial=asked.only is not None)
+    return verdict(judged, partial=asked.only is not None or asked.no_growth)
 
 
 def verdict(judged: Sequence[Bar], *, partial: bool) -> int:

@@ -51,23 +51,33 @@ class Roles:
     """The peer's processes beside this one; they end with this process."""
 
     def __init__(self, peer: Peer) -> None:
-        self._live = {
-            role: subprocess.Popen(command, stdout=sys.stderr)
-            for role, command in peer.procs().items()
-        }
+        self._commands = dict(peer.procs())
+        self._live = {role: self._start(role) for role in self._commands}
+
+    def _start(self, role: str) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(self._commands[role], stdout=sys.stderr)
 
     def pids(self) -> dict[str, int]:
         return {"driver": os.getpid(), **{role: p.pid for role, p in self._live.items()}}
+
+    def restart(self, role: str) -> None:
+        stop(self._live[role])
+        self._live[role] = self._start(role)
 
     def stop(self) -> None:
         for process in self._live.values():
             process.terminate()
         for process in self._live.values():
-            try:
-                process.wait(GRACE_S)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+            stop(process)
+
+
+def stop(process: subprocess.Popen[bytes]) -> None:
+    process.terminate()
+    try:
+        process.wait(GRACE_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

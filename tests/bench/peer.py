@@ -1,16 +1,16 @@
 """The interface of a measured system: each module of `bench.peers` has such a class `Peer`."""
 
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Protocol
 
 Acknowledged = Callable[[str], None]
 
 
 class Peer(Protocol):
-    """One system doing the benchmark turn in `directory`; the measuring process is its driver."""
+    """One system doing the benchmark turn; the measuring process is its driver.
 
-    def __init__(self, directory: Path) -> None: ...
+    Made with the directory that holds everything it stores.
+    """
 
     def settings(self) -> Mapping[str, str]:
         """Versions, sync level and settings, printed beside the figures."""
@@ -33,3 +33,15 @@ class Peer(Protocol):
     def store_bytes(self) -> int: ...
 
     async def close(self) -> None: ...
+
+
+class Threaded(Peer, Protocol):
+    """A peer whose long Threads and waiting Turns can be measured too."""
+
+    async def turn_in(self, session: str, turn: str) -> str:
+        """One more turn in the Thread of `session`; returns its answer."""
+        ...
+
+    async def park(self, turn: str) -> None:
+        """Returns once a Turn was accepted that will wait for a tool nobody hosts."""
+        ...

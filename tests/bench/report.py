@@ -107,6 +107,33 @@ def ratios(results: Results) -> str:
     return table(heads, body)
 
 
+GROWTH_ROWS: Sequence[tuple[str, str, float]] = (
+    ("Turns in one Thread", "thread.turns", 1),
+    ("early window, p95 ms", "thread.first.p95_ms", 1),
+    ("late window, p95 ms", "thread.last.p95_ms", 1),
+    ("late over early, p50", "thread.ratio.p50_ms", 1),
+    ("late over early, p95", "thread.ratio.p95_ms", 1),
+    ("late over early, CPU", "thread.ratio.cpu_ms_turn_all", 1),
+    ("late over early, bytes written", "thread.ratio.written_turn", 1),
+    ("late over early, store growth", "thread.ratio.store_turn", 1),
+    ("restart of the Brain to a new Thread's answer, ms", "thread.cold_ms.new_ms", 1),
+    ("the same to the long Thread's answer, ms", "thread.cold_ms.long_ms", 1),
+    ("waiting Turns", "waiting.turns", 1),
+    ("accepted a second", "waiting.parked_s", 1),
+    ("p50 ms of a new Turn without them", "waiting.without.p50_ms", 1),
+    ("p50 ms beside them", "waiting.beside.p50_ms", 1),
+    ("MiB more in Brain and Hands", "waiting.more_mib", 1),
+    ("idle CPU beside them, %", "waiting.quiet.cpu_share", 100),
+)
+
+
+def growth(results: Results) -> str:
+    if not results.growth:
+        return ""
+    by_peer = {name: [row] for name, row in results.growth.items()}
+    return "## Growth\n\n" + figures(by_peer, GROWTH_ROWS)
+
+
 def bar_table(judged: Sequence[Bar]) -> str:
     body = [
         [
@@ -150,7 +177,7 @@ def calibration(results: Results) -> str:
     return table(["round", *heads], [[str(k + 1), *row] for k, row in enumerate(body)])
 
 
-def markdown(results: Results, judged: Sequence[Bar], instrument: str, extra: str) -> str:
+def markdown(results: Results, judged: Sequence[Bar], instrument: str) -> str:
     rounds = len(results.calibrations)
     parts = [
         "# Benchmark",
@@ -161,19 +188,18 @@ def markdown(results: Results, judged: Sequence[Bar], instrument: str, extra: st
         "## Figures\n\n" + figures(results.rounds, ROWS),
         "## Every flush 2 ms slower\n\n" + figures(results.slow, SLOW_ROWS),
         "## Acknowledgements against flushes\n\n" + orders(results),
-        extra,
+        growth(results),
         "## Settings\n\n" + settings(results),
         "## Calibration\n\n" + calibration(results),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def write(build: Path, text: str, results: Results, judged: Sequence[Bar], extra: Any) -> None:
+def write(build: Path, text: str, results: Results, judged: Sequence[Bar]) -> None:
     whole = {
         "machine": machine(),
         "results": dataclasses.asdict(results),
         "bars": [{**dataclasses.asdict(bar), "state": bar.state} for bar in judged],
-        "growth": extra,
     }
     (build / "report.md").write_text(text)
     (build / "report.json").write_text(json.dumps(whole, indent=1))

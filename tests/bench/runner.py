@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from bench import order, processes, shim, venvs
+from bench.growth import GrowthPlan
 from bench.instrument import Instrument, Launch
 from bench.plan import Phases
 
 TESTS = Path(__file__).resolve().parents[1]
-PEER_LIMIT_S = 420.0
+PEER_LIMIT_S = 900.0
 CALIBRATION_COUNT = 300
 
 
@@ -46,6 +47,7 @@ class Results:
     slow: dict[str, list[dict[str, Any]]] = field(default_factory=dict[str, list[dict[str, Any]]])
     orders: dict[str, order.Verdict] = field(default_factory=dict[str, order.Verdict])
     flushes: dict[str, float] = field(default_factory=dict[str, float])
+    growth: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
     skipped: dict[str, str] = field(default_factory=dict[str, str])
 
 
@@ -105,6 +107,19 @@ class Runner:
         assert phases.acknowledgements is not None
         acknowledged = json.loads(phases.acknowledgements.read_text())
         self.results.orders[name] = order.judge(shim.events(log), acknowledged)
+        shutil.rmtree(directory)
+
+    def growth_of(self, name: str, plan: GrowthPlan) -> None:
+        """Long Threads and many waiting Turns, on a peer that knows both."""
+        if name in self.results.skipped:
+            return
+        directory = self._fresh(name)
+        plan = replace(plan, directory=directory)
+        command = [str(self._pythons[name]), "-m", "bench.growth", CONTENDERS[name].module]
+        launch = self._instrument.counting(directory)
+        variables = {**launch.environment, "BENCH_EFFECT_FILE": str(plan.effect_file)}
+        log = directory / "peer.log"
+        self.results.growth[name] = self._row([*command, plan.dump()], variables, log)
         shutil.rmtree(directory)
 
     def _attempt(self, name: str, into: dict[str, list[dict[str, Any]]], kind: str) -> None:

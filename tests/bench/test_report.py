@@ -54,6 +54,6 @@ def test_the_report_names_each_bar_and_what_was_not_measured() -> None:
         for one in rows:
             one["settings"] = {"sync level": "full"}
             one["effects"] = {"lines": 1, "turns": 1}
-    text = report.markdown(found, bars.bars(found), "shim", "")
+    text = report.markdown(found, bars.bars(found), "shim")
     assert "rate at 64 outstanding, times LangGraph's | 10 | at least 8 | 16 | met" in text
     assert "**dbos** not measured: no network" in text
