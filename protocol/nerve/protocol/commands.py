@@ -1,0 +1,61 @@
+"""Work asked of Hands: the one command that may start a tool."""
+
+from typing import Annotated, Any
+
+from pydantic import Field, JsonValue
+
+from nerve.protocol.canonical import digest
+from nerve.protocol.identity import (
+    ExecutionField,
+    IdField,
+    NameField,
+    Origin,
+    ToolField,
+    TurnField,
+)
+from nerve.protocol.wire import Digest, Millis, Wire
+
+
+class ReplyTo(Wire):
+    """Where updates go: the cell is the id of the Brain ledger that asked."""
+
+    cell: NameField
+
+
+class StartCommand(Wire):
+    """Run this call once. A repeat with the same execution id and request digest changes nothing.
+
+    After `admit_before` Hands refuses it and says so; Brain renews it under the same id.
+    """
+
+    execution: ExecutionField
+    namespace: NameField
+    session: NameField
+    thread: NameField
+    turn: TurnField
+    call_id: IdField
+    tool: ToolField
+    tool_version: NameField
+    binding_digest: Digest
+    arguments: Annotated[dict[str, JsonValue], Field(max_length=4096)]
+    request_digest: Digest
+    origin: Origin
+    reply_to: ReplyTo
+    attempt_key: IdField
+    issued_at: Millis
+    admit_before: Millis
+
+
+def request_digest(
+    execution: str, tool: str, tool_version: str, binding_digest: str, arguments: dict[str, Any]
+) -> str:
+    """What makes two commands the same request; times and places do not."""
+    return digest(
+        {
+            "arguments": arguments,
+            "binding_digest": binding_digest,
+            "execution": execution,
+            "tool": tool,
+            "tool_version": tool_version,
+        }
+    )

@@ -1,0 +1,98 @@
+"""Facts that come back from Hands; those of one execution carry a gapless sequence."""
+
+from enum import StrEnum
+from typing import Self
+
+from pydantic import model_validator
+
+from nerve.protocol.errors import NerveError
+from nerve.protocol.execution import Effect, ExecutionResult, ExecutionState, check_effect
+from nerve.protocol.identity import ExecutionField, NameField
+from nerve.protocol.output import OutputPage, OutputSeal
+from nerve.protocol.wire import Code, Count, Digest, Millis, Ordinal, Reason, Wire
+
+
+class LedgerMark(Wire):
+    """Which ledger spoke, in which epoch, and how far it had come; a position never goes back."""
+
+    ledger_id: NameField
+    epoch: Ordinal
+    position: Count
+
+    def continues(self, seen: "LedgerMark") -> bool:
+        """Whether this is the same ledger as `seen`, not restored or replaced since."""
+        same = (self.ledger_id, self.epoch) == (seen.ledger_id, seen.epoch)
+        return same and self.position >= seen.position
+
+
+class _State(Wire):
+    execution: ExecutionField
+    sequence: Ordinal
+    state: ExecutionState
+    effect: Effect
+    attempt: Count
+    """0 until the first start."""
+    result: ExecutionResult | None = None
+    code: Code | None = None
+    reason: Reason | None = None
+    host: NameField
+    ledger: LedgerMark
+    at: Millis
+    request_digest: Digest | None = None
+    cancel_requested: bool = False
+    older_commands_arriving: bool = False
+    """Older commands of the route are still coming in: do not repeat yours yet."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        try:
+            check_effect(self.state, self.effect)
+        except NerveError as error:
+            raise ValueError(str(error)) from None
+        if self.result is not None and not self.state.is_terminal:
+            raise ValueError(f"a result comes with a terminal state, not with {self.state}")
+        return self
+
+
+class ExecutionUpdate(_State):
+    """One step of the recorded history; the receiver applies a gapless prefix only."""
+
+    covers_admission: bool = False
+    """A terminal update that went out before any report of the admission."""
+
+
+class SnapshotUpdate(_State):
+    """The whole present state: it closes the prefix up to and including its sequence."""
+
+
+class Absence(StrEnum):
+    NEVER_SEEN = "never_seen"
+    NOT_ADMITTED = "not_admitted"
+    REFUSED = "refused"
+    FORGOTTEN = "forgotten"
+
+
+class NotFoundUpdate(Wire):
+    """Hands has no row: never seen, expired before admission, refused, or settled long ago.
+
+    It settles nothing by itself, since the command may still stand in its queue.
+    """
+
+    execution: ExecutionField
+    absence: Absence
+    code: Code | None = None
+    reason: Reason | None = None
+    host: NameField
+    ledger: LedgerMark
+    at: Millis
+    older_commands_arriving: bool = False
+
+
+class OutputPageUpdate(Wire):
+    """Pages from the offset that was asked for; `seal` once the output is complete."""
+
+    execution: ExecutionField
+    pages: tuple[OutputPage, ...]
+    next_offset: Count
+    seal: OutputSeal | None = None
+    at: Millis
