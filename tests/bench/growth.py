@@ -49,8 +49,8 @@ class GrowthPlan:
 
     @classmethod
     def parse(cls, text: str) -> "GrowthPlan":
-        values = json.loads(text)
-        return cls(**{**values, "directory": Path(values["directory"])})
+        values: dict[str, Any] = json.loads(text)
+        return cls(directory=Path(values.pop("directory")), **values)
 
 
 def fresh_id() -> str:
