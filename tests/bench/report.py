@@ -154,7 +154,10 @@ def orders(results: Results) -> str:
         [name, str(v.checked), str(len(v.early)), str(v.unseen), str(v.commits), str(v.bare)]
         for name, v in results.orders.items()
     ]
-    return table(heads, body) if body else "Not checked (needs the shim)."
+    if body:
+        return table(heads, body)
+    counted = "; ".join(f"{name} {count} a turn" for name, count in results.flushes.items())
+    return f"Not checked (needs the shim). Flushes by strace: {counted or 'not counted'}."
 
 
 def settings(results: Results) -> str:
