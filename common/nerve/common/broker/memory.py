@@ -229,7 +229,7 @@ def _closed(topic: str) -> BrokerUnavailable:
     return BrokerUnavailable(
         "the broker inside this process is closed",
         where=topic,
-        next_step="the message stays in the outbox and is sent when the host runs again",
+        next_step="The message stays in the outbox and is sent when the host runs again",
     )
 
 
@@ -237,7 +237,7 @@ def _full(topic: str) -> BrokerUnavailable:
     return BrokerUnavailable(
         f"{QUEUED_BODIES_MAX:,} messages wait for a consumer",
         where=topic,
-        next_step="start the Hands of this route; the message stays in the outbox meanwhile",
+        next_step="Start the Hands of this route; the message stays in the outbox meanwhile",
     )
 
 
@@ -245,5 +245,5 @@ def _silent(topic: str, seconds: float) -> BrokerUnavailable:
     return BrokerUnavailable(
         f"the receiver did not acknowledge within {seconds:g} s",
         where=topic,
-        next_step="it is sent again; look at the receiver's log if this goes on",
+        next_step="It is sent again; look at the receiver's log if this goes on",
     )

@@ -103,7 +103,7 @@ def check_bodies(topic: str, bodies: Sequence[bytes]) -> None:
             raise TooLarge(
                 f"a message of {len(body):,} bytes is over the limit of {BODY_BYTES_MAX:,}",
                 where=topic,
-                next_step="send the large part through the object store",
+                next_step="Send the large part through the object store",
             )
         if not body:
             raise ValueError(f"an empty message for {topic}: a bundle holds at least one envelope")

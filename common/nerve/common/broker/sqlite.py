@@ -168,7 +168,7 @@ class SqliteBroker:
             raise BrokerUnavailable(
                 "the broker is closed",
                 where=str(self._directory),
-                next_step="the message stays in the outbox and is sent when the host runs again",
+                next_step="The message stays in the outbox and is sent when the host runs again",
             )
         return self._open[0]
 

@@ -138,5 +138,5 @@ class SqliteConsumer:
 
 def _closed(topic: str) -> BrokerUnavailable:
     return BrokerUnavailable(
-        "this consumer is closed", where=topic, next_step="consume the topic again"
+        "this consumer is closed", where=topic, next_step="Consume the topic again"
     )

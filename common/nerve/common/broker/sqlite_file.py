@@ -96,7 +96,7 @@ class QueueFile:
     def _connection(self, index: int) -> sqlite3.Connection:
         if not self._connections:
             raise BrokerUnavailable(
-                "the queue file is closed", where=str(self.path), next_step="open the broker first"
+                "the queue file is closed", where=str(self.path), next_step="Open the broker first"
             )
         return self._connections[index]
 
@@ -162,7 +162,7 @@ class QueueFile:
             raise SchemaTooNew(
                 f"the queue file has layout {version}, this build knows {VERSION}",
                 where=str(self.path),
-                next_step="run the newer build, or stop every host and remove the file: "
+                next_step="Run the newer build, or stop every host and remove the file: "
                 "what it holds is sent again",
             )
         if version == 0:
@@ -220,12 +220,12 @@ def translated(error: sqlite3.Error, path: Path) -> NerveError:
         return DiskFull(
             "the disk that holds the queues is full",
             where=str(path),
-            next_step="free space; nothing is lost and sending starts again by itself",
+            next_step="Free space; nothing is lost and sending starts again by itself",
         )
     return BrokerUnavailable(
         f"the queue file did not answer: {error}",
         where=str(path),
-        next_step="it is tried again; `nerve doctor` shows who holds it",
+        next_step="It is tried again; `nerve doctor` shows who holds it",
     )
 
 

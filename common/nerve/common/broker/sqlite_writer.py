@@ -122,7 +122,7 @@ class QueueWriter:
         raise BrokerUnavailable(
             "the queue file was replaced again and again",
             where=str(self.file.path),
-            next_step="something removes it; find out what, nothing is lost meanwhile",
+            next_step="Something removes it; find out what, nothing is lost meanwhile",
         )
 
     async def look(self, statement: str, parameters: tuple[object, ...]) -> bool:
@@ -164,7 +164,7 @@ class QueueWriter:
         return BrokerUnavailable(
             f"the queues could not be written within {self._lock_seconds:g} s",
             where=str(self.file.path),
-            next_step="it is tried again; `nerve doctor` names the process that holds the file",
+            next_step="It is tried again; `nerve doctor` names the process that holds the file",
         )
 
     async def close(self) -> None:
