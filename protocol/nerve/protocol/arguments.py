@@ -182,8 +182,8 @@ def _type_name(expected: str | list[str]) -> str:
 def _named(value: JsonValue) -> str:
     if value is None:
         return "null"
-    kinds = {dict: "object", list: "array", str: "string", bool: "boolean", int: "integer"}
-    kind = kinds.get(type(value), "number")
+    kinds = ("boolean", "integer", "number", "string", "array", "object")
+    kind = next(kind for kind in kinds if _is_type(kind, value))
     return _type_name(kind) + ("" if isinstance(value, (dict, list)) else f" {_shown(value)}")
 
 

@@ -62,11 +62,14 @@ class Catalog:
     ) -> Callable[[F], F]: ...
     def tool(self, function: Function | None = None, /, **options: Any) -> Any:
         """Add a typed function; used bare or with options as a decorator."""
-        if function is None:
-            return lambda given: self.tool_from(given, **options)
-        return self.tool_from(function, **options)
 
-    def tool_from(self, function: F, **options: Any) -> F:
+        def added(given: Function) -> Function:
+            return self.add_function(given, **options)
+
+        return added if function is None else added(function)
+
+    def add_function(self, function: F, **options: Any) -> F:
+        """What the decorator does, for functions that stand elsewhere; same options."""
         failures = tuple(options.pop("failures", ()))
         read = read_function(function, failures)
         self.add(_binding(function, read, self.route, options), read)

@@ -4,7 +4,7 @@ import base64
 import binascii
 from collections.abc import Sequence
 from enum import StrEnum
-from typing import Annotated, Any, Final, Literal, Self, TypeVar
+from typing import Annotated, Any, Final, Literal, Self, TypeVar, cast
 
 from pydantic import Discriminator, Field, JsonValue, StringConstraints, model_validator
 
@@ -148,6 +148,7 @@ def as_content(content: Content, where: str = "content") -> Message:
 
 def as_part(value: object, where: str = "content") -> Part:
     """One part; native objects of a framework are refused here."""
+    native = type(value).__qualname__
     if isinstance(value, str):
         return TextPart(text=check_text(value, where))
     if isinstance(value, (TextPart, ImagePart, AudioPart, VideoPart, StructuredPart)):
@@ -155,9 +156,9 @@ def as_part(value: object, where: str = "content") -> Part:
     if isinstance(value, (ToolCallPart, ToolResultPart)):
         return _storable(value, where)
     if isinstance(value, dict) and "type" in value:
-        return _parsed_part(check_value(value, where), where)
+        return _parsed_part(check_value(cast("object", value), where), where)
     raise BadInput(
-        f"an object of type {type(value).__qualname__} is not content",
+        f"an object of type {native} is not content",
         where=where,
         next_step="Give text, a Message, or parts: text, structured, image, audio or video",
     )

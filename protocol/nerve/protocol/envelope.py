@@ -12,7 +12,14 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field, StringConstraints, ValidationError
 
-from nerve.protocol.canonical import canonical_bytes, digest, read_canonical, read_strict
+from nerve.protocol.canonical import (
+    DEPTH_MAX,
+    canonical_bytes,
+    check_value,
+    digest,
+    read_canonical,
+    read_strict,
+)
 from nerve.protocol.commands import StartCommand
 from nerve.protocol.controls import (
     CancelExecution,
@@ -51,6 +58,8 @@ ENVELOPE_BYTES_MAX: Final = 1024 * 1024
 OFFLOAD_FROM_BYTES: Final = 256 * 1024
 BUNDLE_BYTES_MAX: Final = 256 * 1024
 BUNDLE_ENVELOPES_MAX: Final = 64
+# A value of the greatest depth stands some levels below the envelope's root.
+_DEPTH_MAX: Final = DEPTH_MAX + 16
 
 
 class Kind(StrEnum):
@@ -229,6 +238,8 @@ def seal(
     rest = canonical_bytes(fields | _added_since_built(version))
     raw = b'{"body":' + written + b"," + rest[1:]
     _check_size(raw, header)
+    if raw.count(b"{") + raw.count(b"[") > _DEPTH_MAX:
+        check_value(content, "body", depth_max=_DEPTH_MAX - 1)
     return Envelope(header, body, raw)
 
 
@@ -269,7 +280,7 @@ def resolve(envelope: Envelope, body: bytes, *, version: Version = CURRENT) -> E
     if ref is None or len(body) != ref.bytes:
         raise DigestMismatch(f"the object of {len(body)} bytes is not the body", where=envelope.id)
     newer = _tolerated(version, PROTOCOL, envelope.version)
-    read_strict(body, where="/body")
+    read_strict(body, where="/body", depth_max=_DEPTH_MAX)
     return Envelope(envelope.header, _opened(envelope.header, body, newer), envelope.raw)
 
 
@@ -313,9 +324,9 @@ def unbundle(body: bytes) -> list[bytes]:
 def _read(raw: bytes) -> tuple[dict[str, Any], bytes]:
     """The fields, and the bytes in canonical form whatever form they came in."""
     try:
-        value = read_canonical(raw)
+        value = read_canonical(raw, depth_max=_DEPTH_MAX)
     except ValueError:
-        value = read_strict(raw, bytes_max=ENVELOPE_BYTES_MAX)
+        value = read_strict(raw, bytes_max=ENVELOPE_BYTES_MAX, depth_max=_DEPTH_MAX)
         raw = canonical_bytes(value)
     if not isinstance(value, dict):
         raise InvalidJSON(

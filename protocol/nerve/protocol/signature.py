@@ -3,9 +3,9 @@
 import inspect
 import types
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Union, get_args, get_origin, get_type_hints
+from typing import Any, Final, Union, cast, get_args, get_origin, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, create_model
 from pydantic.errors import PydanticSchemaGenerationError, PydanticUserError
@@ -131,15 +131,16 @@ def _schema(model: type[BaseModel], name: str) -> dict[str, JsonValue]:
 def _untitled(schema: Any, names: bool = False) -> Any:
     """Without the titles that pydantic derives; `names` says that the keys are properties."""
     if isinstance(schema, list):
-        return [_untitled(item) for item in schema]
+        return [_untitled(item) for item in cast("Sequence[Any]", schema)]
     if not isinstance(schema, dict):
         return schema
-    kept = {key: item for key, item in schema.items() if names or key != "title"}
+    kept = cast("dict[str, Any]", schema)
     return {
         key: item
         if key in _VALUES and not names
         else _untitled(item, names=not names and key in _MAPS)
         for key, item in kept.items()
+        if names or key != "title"
     }
 
 
