@@ -67,6 +67,10 @@ reports: setup ## the same for what users of other systems reported
 rules: setup ## the same for the failures that the design survives
 	@PYTHONPATH=tests $(BIN)/python -m support.capabilities rule
 
+.PHONY: schema
+schema: setup ## write the JSON schemas again from the models
+	$(BIN)/python -m nerve.protocol.schema --write
+
 .PHONY: demo
 demo: setup ## kill Brain and Hands at the worst moments and prove what happened
 	$(BIN)/nerve demo
