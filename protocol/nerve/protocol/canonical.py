@@ -138,6 +138,7 @@ def _syntax(message: str, where: str) -> InvalidJSON:
     reasons = {
         "duplicate key": JSONFault.DUPLICATE_KEY,
         "trailing characters": JSONFault.SECOND_ROOT,
+        "number out of range": JSONFault.LOSSY_NUMBER,
         "recursion limit": JSONFault.DEPTH,
         "hex escape": JSONFault.SURROGATE,
         "surrogate": JSONFault.SURROGATE,

@@ -252,13 +252,14 @@ def open_envelope(raw: bytes, *, version: Version = CURRENT) -> Envelope:
         )
     fields, raw = _read(raw)
     newer = _tolerated(version, fields.get("protocol"), fields.get("version"))
+    absent = "body" not in fields
     body = fields.pop("body", None)
     header = _header(fields, tolerant=newer)
-    if (body is None) == (header.body_ref is None):
+    if absent == (header.body_ref is None):
         raise BadInput(
             "an envelope has either body or body_ref", where="/body", next_step="Send one of them"
         )
-    if body is None:
+    if absent:
         _model(header)
         return Envelope(header, None, raw)
     return Envelope(header, _opened(header, canonical_bytes(body), newer), raw)

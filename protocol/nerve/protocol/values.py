@@ -44,8 +44,7 @@ class Fault(Exception):
         return self
 
     def refused(self, where: str) -> InvalidJSON:
-        steps = (str(key).replace("~", "~0").replace("/", "~1") for key in reversed(self.path))
-        pointer = where + "".join(f"/{step}" for step in steps)
+        pointer = where + "".join(f"/{_step(key)}" for key in reversed(self.path))
         return InvalidJSON(
             printable(str(self)),
             reason=self.reason,
@@ -57,6 +56,13 @@ class Fault(Exception):
 def printable(text: str) -> str:
     """A text about hostile text, without what no database holds."""
     return _SURROGATE.sub("\ufffd", text).replace("\x00", "\ufffd")
+
+
+def _step(key: object) -> str:
+    # A foreign key may be anything: its own text is not asked for.
+    if isinstance(key, str):
+        return str.__str__(key).replace("~", "~0").replace("/", "~1")
+    return str(key) if type(key) is int and abs(key) <= INTEGER_MAX else type(key).__name__
 
 
 def check_value(value: object, where: str = "", *, depth_max: int = DEPTH_MAX) -> JsonValue:
