@@ -78,7 +78,12 @@ class Background:
 
     def once(self, name: str, work: Coroutine[Any, Any, object]) -> asyncio.Task[None]:
         """Run `work` to its end; an error is logged, not repeated."""
-        return self._spawn(name, self._guard(name, work))
+        if self._closing:
+            work.close()
+        task = self._spawn(name, self._guard(name, work))
+        # A task that is cancelled before its first step never touches the coroutine it was given.
+        task.add_done_callback(lambda _: work.close())
+        return task
 
     async def close(self, seconds: float = 5.0) -> None:
         """Cancel all and wait for it; callable from inside one of the tasks without a deadlock."""

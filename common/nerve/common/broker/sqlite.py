@@ -74,7 +74,7 @@ class SqliteBroker:
         ack_seconds: float = 0.02,
         sweep_seconds: float = 1.0,
         bytes_max: int | None = None,
-        observe: Callable[[int, float], None] | None = None,
+        observe: Callable[[int, float], object] | None = None,
     ) -> None:
         self._directory = Path(directory)
         self._wakeups = wakeups

@@ -82,7 +82,7 @@ class QueueWriter:
         lock_seconds: float,
         ack_seconds: float,
         returned: Callable[[Iterable[str]], None],
-        observe: Callable[[int, float], None] | None = None,
+        observe: Callable[[int, float], object] | None = None,
     ) -> None:
         self.file = file
         self.consumer = consumer
@@ -187,14 +187,15 @@ class QueueWriter:
         await self._begin(connection)
         settlement = self._write_settlement(connection)
         work(connection)
-        faults.point(f"common.broker.sqlite.before_{name}_commit")
+        steps = {name, "ack"} if settlement else {name}
+        _reach("before", steps)
         if flush:
             await self._flush(connection)
             self._count(self._clock.monotonic() - began)
         else:
             connection.execute("COMMIT")
         self._settled(settlement)
-        faults.point(f"common.broker.sqlite.after_{name}_commit")
+        _reach("after", steps)
 
     async def _begin(self, connection: sqlite3.Connection) -> None:
         """Take the write lock and never block the loop: others hold it for the time of a flush."""
@@ -229,9 +230,10 @@ class QueueWriter:
 
     def _write_settlement(self, connection: sqlite3.Connection) -> _Settlement:
         pending = self._settlement
-        if not pending:
-            return pending
+        # A copy: more may be settled while the commit is being flushed.
         written = _Settlement(set(pending.acked), dict(pending.returned))
+        if not written:
+            return written
         done = [(message, self.consumer) for message in sorted(written.acked)]
         gone = done + [(message, self.consumer) for message in sorted(written.returned)]
         connection.executemany(_FORGET, done)
@@ -266,3 +268,8 @@ class QueueWriter:
         self._settlement = _Settlement()
         for callback in self.renewed:
             callback()
+
+
+def _reach(moment: str, steps: Iterable[str]) -> None:
+    for step in steps:
+        faults.point(f"common.broker.sqlite.{moment}_{step}_commit")

@@ -1,0 +1,56 @@
+"""Every broker behind the port; a new one adds a line to `BROKERS`."""
+
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from nerve.common.broker import Broker, MemoryBroker, SqliteBroker
+from nerve.common.wakeups import Doorbell
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """Two ends of one broker, as two processes would have them."""
+
+    sender: Broker
+    receiver: Broker
+
+
+Opener = Callable[[Path], AbstractAsyncContextManager[Link]]
+
+
+@asynccontextmanager
+async def memory(directory: Path) -> AsyncGenerator[Link]:
+    broker = MemoryBroker(publish_seconds=5)
+    await broker.open()
+    try:
+        yield Link(broker, broker)
+    finally:
+        await broker.close()
+
+
+@asynccontextmanager
+async def sqlite(directory: Path) -> AsyncGenerator[Link]:
+    bells = [Doorbell.open(directory), Doorbell.open(directory)]
+    sender, receiver = (SqliteBroker(directory, bell, publish_seconds=5) for bell in bells)
+    await sender.open()
+    await receiver.open()
+    try:
+        yield Link(sender, receiver)
+    finally:
+        await sender.close()
+        await receiver.close()
+        for bell in bells:
+            bell.close()
+
+
+BROKERS: dict[str, Opener] = {"memory": memory, "sqlite": sqlite}
+
+
+@pytest.fixture(params=BROKERS, ids=str)
+async def link(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Link]:
+    async with BROKERS[request.param](tmp_path) as opened:
+        yield opened
