@@ -36,7 +36,7 @@ from nerve.common.sql import sqlite
 from nerve.common.sql.law import Row, Tx, law
 from nerve.common.sql.sqlite_ledger import SqliteLedger
 from nerve.common.sql.statement import sql
-from nerve.protocol.identity import new_id
+from nerve.protocol.identity import new_uuid7
 
 _log = get_log("nerve.common.lease")
 
@@ -285,7 +285,7 @@ class Hosts:
     async def register(self, offers: Mapping[str, Any]) -> Host:
         """Become a LIVE incarnation. The lock is held before the row can be seen."""
         now = self._clock.now_ms()
-        id = new_id(now)
+        id = new_uuid7(now)
         host = Host(id, self._locks / f"{id}.lock", self._ledger, self._settings)
         host.take_lock()
         await self._ledger.commit(

@@ -27,7 +27,7 @@ SCAN_ROWS = 1000
 
 PUT = sql(
     "insert into outbox (id, destination, host, envelope, created_at)"
-    " values (:id, :destination, :host, :envelope, :created_at)"
+    " values (:id, :destination, :host, :envelope, :created_at) on conflict (id) do nothing"
 )
 FORGET = sql("delete from outbox where id = :id")
 STRANDED = sql(

@@ -67,14 +67,18 @@ class Committer:
         self.commits = 0
         self.units = 0
 
-    async def commit(self, law: Law[U, V], unit: U) -> V:
-        if self._refusal is not None:
-            raise self._refusal
+    def submit(self, law: Law[U, V], unit: U) -> asyncio.Future[V]:
+        """Queue a unit; the future has its verdict after the commit.
+
+        The unit runs to its end whatever becomes of the one who asked: only its answer is dropped.
+        """
         future: asyncio.Future[V] = asyncio.get_running_loop().create_future()
+        if self._refusal is not None:
+            future.set_exception(self._refusal)
+            return future
         self._queue.append(_Entry(law, unit, future))
         self._wake()
-        # The unit runs to its end whatever becomes of the one who asked: only its answer is dropped.
-        return await future
+        return future
 
     def defer(self, law: Law[U, Any], unit: U) -> None:
         self._deferred.append(_Entry(law, unit, None))

@@ -1,5 +1,6 @@
 """The port of a ledger's engine: commit units in groups, read snapshots, say what is wrong."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
@@ -34,6 +35,10 @@ class Ledger(Protocol):
     def identity(self) -> LedgerIdentity: ...
 
     async def commit(self, law: Law[U, V], unit: U) -> V: ...
+
+    def submit(self, law: Law[U, V], unit: U) -> "asyncio.Future[V]":
+        """As `commit`, for many units at once: queue them all, then await each future."""
+        ...
 
     def defer(self, law: Law[U, V], unit: U) -> None: ...
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from nerve.common.sql import sqlite
 from nerve.common.sql.ledger import LedgerIdentity
 from nerve.protocol.errors import Damaged, SchemaTooNew, WrongLedger
-from nerve.protocol.identity import new_id
+from nerve.protocol.identity import new_uuid7
 
 if TYPE_CHECKING:
     import sqlalchemy as sa
@@ -120,7 +120,7 @@ def _check(path: Path, meta: _Meta, schema: Schema) -> None:
 def _create(path: Path, schema: Schema, now: int) -> _Meta:
     meta = _Meta(
         room=schema.room,
-        id=new_id(now),
+        id=new_uuid7(now),
         epoch=1,
         version=schema.version,
         oldest_writer=schema.oldest_writer,

@@ -12,7 +12,7 @@ from nerve.common.sql.ledger import LedgerIdentity
 from nerve.common.sql.migrate import Schema, prepare
 from nerve.common.sql.sqlite import Reader
 from nerve.common.sql.statement import sql
-from nerve.protocol.identity import new_id
+from nerve.protocol.identity import new_uuid7
 
 U = TypeVar("U")
 V = TypeVar("V")
@@ -60,7 +60,10 @@ class SqliteLedger:
         return self._committer.units
 
     async def commit(self, law: Law[U, V], unit: U) -> V:
-        return await self._committer.commit(law, unit)
+        return await self._committer.submit(law, unit)
+
+    def submit(self, law: Law[U, V], unit: U) -> "asyncio.Future[V]":
+        return self._committer.submit(law, unit)
 
     def defer(self, law: Law[U, V], unit: U) -> None:
         self._committer.defer(law, unit)
@@ -84,4 +87,4 @@ async def open_sqlite(
     """Open (or make, where `create`) the ledger of one room. Raises as `migrate.prepare`."""
     now = clock.now_ms()
     identity = await asyncio.to_thread(prepare, path, schema, create=create, now=now)
-    return SqliteLedger(path, identity, writer=new_id(now), observe=observe)
+    return SqliteLedger(path, identity, writer=new_uuid7(now), observe=observe)

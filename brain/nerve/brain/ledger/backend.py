@@ -1,0 +1,119 @@
+"""Where a Brain keeps its truth: the ledger, its place, the hints and the objects beside it."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Protocol, Self
+
+from nerve.brain.ledger.schema import SCHEMA
+from nerve.common.clock import Clock, SystemClock
+from nerve.common.objects.files import FileObjects
+from nerve.common.objects.port import ObjectStore
+from nerve.common.place import StateDirectory
+from nerve.common.sql import SqliteLedger, open_sqlite
+from nerve.common.wakeups import Doorbell, Wakeups
+
+LEDGER = "brain"
+
+
+class SessionBackend(Protocol):
+    """What a runtime needs of its storage. It stays the caller's: a runtime never closes it."""
+
+    @property
+    def ledger(self) -> SqliteLedger: ...
+
+    @property
+    def wakeups(self) -> Wakeups: ...
+
+    @property
+    def objects(self) -> ObjectStore: ...
+
+    @property
+    def locks(self) -> Path: ...
+
+    @property
+    def clock(self) -> Clock: ...
+
+
+@dataclass(slots=True)
+class LocalBackend:
+    """SQLite, file objects and doorbells in one directory; reopen it and go on."""
+
+    directory: StateDirectory
+    ledger: SqliteLedger
+    wakeups: Wakeups
+    objects: ObjectStore
+    clock: Clock
+
+    @property
+    def locks(self) -> Path:
+        return self.directory.locks
+
+    @classmethod
+    def open(
+        cls, directory: str | Path, *, create: bool = True, clock: Clock | None = None
+    ) -> "_Opening":
+        """Open or make the Brain's state in `directory`; use it as an async context manager, or await it.
+
+        Raises:
+            WrongLedger: `create` is False and there is none; or the folder is a copy or was moved.
+            BadInput: the folder is on a network file system.
+            SchemaTooNew, Damaged, DiskFull, LedgerUnavailable.
+        """
+        return _Opening(Path(directory), create=create, clock=clock or SystemClock())
+
+    async def close(self) -> None:
+        await self.ledger.close()
+        self.wakeups.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+
+class _Opening:
+    """`await LocalBackend.open(d)` and `async with LocalBackend.open(d) as backend` alike."""
+
+    def __init__(self, path: Path, *, create: bool, clock: Clock) -> None:
+        self._path = path
+        self._create = create
+        self._clock = clock
+        self._backend: LocalBackend | None = None
+
+    def __await__(self):  # type: ignore[no-untyped-def]  # the generator of `_open`
+        return self._open().__await__()
+
+    async def _open(self) -> LocalBackend:
+        place = StateDirectory.open(self._path, create=self._create)
+        create = self._create and LEDGER not in place.ledgers
+        ledger = await open_sqlite(
+            place.ledger(LEDGER), SCHEMA, clock=self._clock, create=create
+        )
+        place.made(LEDGER)
+        return LocalBackend(
+            directory=place,
+            ledger=ledger,
+            wakeups=Doorbell.open(place.path),
+            objects=FileObjects(place.objects),
+            clock=self._clock,
+        )
+
+    async def __aenter__(self) -> LocalBackend:
+        self._backend = await self._open()
+        return self._backend
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        assert self._backend is not None
+        await self._backend.close()

@@ -1,0 +1,244 @@
+"""Ownership of a Thread: claimed while READY, fenced by (host, token), released when the host died."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from nerve.brain.ledger import events
+from nerve.brain.ledger.events import NewEvent
+from nerve.brain.state.run import STEP_OF_RUN, RunState
+from nerve.brain.state.turn import Settle
+from nerve.common.lease import require_live
+from nerve.common.sql import Row, Tx, law, sql
+from nerve.protocol.identity import run_id, step_id
+
+CLAIM = sql(
+    "update thread set phase = 'RUNNING', host = :host, token = token + 1, claimed_at = :now"
+    " where phase = 'READY' and id in (select id from thread where definition = :definition"
+    " and phase = 'READY' and ready_at <= :now order by ready_at limit :limit)"
+    " returning id, session, head, token, position, digest, definition"
+)
+CLAIM_ONE = sql(
+    "update thread set phase = 'RUNNING', host = :host, token = token + 1, claimed_at = :now"
+    " where id = :id and phase in ('READY', 'WAITING')"
+    " returning id, session, head, token, position, digest, definition"
+)
+RUN_TURN = sql(
+    "update turn set phase = case when settle is null then 'RUNNING' else 'SETTLING' end,"
+    " runs = runs + 1, started_at = coalesce(started_at, :now), retry_at = null"
+    " where id = :id returning id, ordinal, phase, input, iterations, runs, calls, said, open_count,"
+    " settle, failure, lost_step, retry_policy, retry_count"
+)
+UNAPPLIED = sql(
+    "select execution, call_id, kind, tool, arguments, state, outcome, effect, result, reason"
+    " from intent where turn = :turn and state <> 'APPLIED' order by ordinal"
+)
+OWNED = sql(
+    "select id, session, head, token, claimed_at from thread"
+    " where phase = 'RUNNING' and host = :host"
+)
+TAKE_BACK = sql(
+    "update thread set phase = 'READY', host = null, token = token + 1, ready_at = :ready_at"
+    " where id = :id and host = :host and token = :token"
+)
+LOSE_TURN = sql("update turn set lost_step = :step where id = :id returning runs")
+PUT_RUN = sql(
+    "insert into run (turn, number, host, token, state, reason, started_at, ended_at)"
+    " values (:turn, :number, :host, :token, :state, :reason, :started_at, :now)"
+    " on conflict (turn, number) do nothing"
+)
+PUT_STEP = sql(
+    "insert into step"
+    " (turn, run, number, phase, state, resumed_from, position, started_at, ended_at)"
+    " values (:turn, :run, :number, :phase, :state, :resumed_from, :position, :started_at, :now)"
+    " on conflict (turn, run, number) do nothing"
+)
+COUNT_STEPS = sql("select count(*) as steps from step where turn = :turn and run = :run")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claimed:
+    """A Thread that this host now owns, with everything its head Turn needs to go on."""
+
+    thread: str
+    session: str
+    definition: str
+    token: int
+    position: int
+    digest: str
+    turn: str
+    first: bool
+    run: int
+    input: str
+    iterations: int
+    calls: int
+    said: int
+    open_count: int
+    settle: Settle | None
+    failure: str | None
+    lost_step: str | None
+    retry_policy: str | None
+    retry_count: int
+    unapplied: Sequence[Row]
+    claimed_at: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """Up to `limit` Threads pinned to one definition."""
+
+    host: str
+    definition: str
+    limit: int
+    now: int
+
+
+@law("brain.claim", keys=lambda unit: (f"claim:{unit.definition}",))
+async def claim(tx: Tx, unit: Claim) -> list[Claimed]:
+    if not await require_live(tx, unit.host):
+        return []
+    rows = await tx.all(
+        CLAIM, host=unit.host, definition=unit.definition, limit=unit.limit, now=unit.now
+    )
+    return [await take(tx, row, now=unit.now) for row in rows]
+
+
+async def claim_one(tx: Tx, thread: str, *, host: str, now: int) -> Claimed | None:
+    """Claim a certain Thread inside another law, where `host` is known to be LIVE."""
+    row = await tx.one(CLAIM_ONE, id=thread, host=host, now=now)
+    return None if row is None else await take(tx, row, now=now)
+
+
+async def take(tx: Tx, thread: Row, *, now: int) -> Claimed:
+    """Start the next Run of the head of a Thread that was just claimed."""
+    turn = await tx.one(RUN_TURN, id=thread["head"], now=now)
+    assert turn is not None, thread["head"]
+    first = turn["runs"] == 1
+    if first:
+        started = NewEvent(type="turn.started", thread=thread["id"], turn=turn["id"])
+        await events.append(tx, thread["session"], [started], now=now)
+    unapplied = await tx.all(UNAPPLIED, turn=turn["id"]) if turn["calls"] else ()
+    return Claimed(
+        thread=thread["id"],
+        session=thread["session"],
+        definition=thread["definition"],
+        token=thread["token"],
+        position=thread["position"],
+        digest=thread["digest"],
+        turn=turn["id"],
+        first=first,
+        run=turn["runs"],
+        input=turn["input"],
+        iterations=turn["iterations"],
+        calls=turn["calls"],
+        said=turn["said"],
+        open_count=turn["open_count"],
+        settle=None if turn["settle"] is None else Settle(turn["settle"]),
+        failure=turn["failure"],
+        lost_step=turn["lost_step"],
+        retry_policy=turn["retry_policy"],
+        retry_count=turn["retry_count"],
+        unapplied=unapplied,
+        claimed_at=now,
+    )
+
+
+async def release_threads(tx: Tx, host: str, now: int) -> None:
+    """Inside the release of a host: its Threads are READY again, its Runs and Steps are LOST."""
+    for row in await tx.all(OWNED, host=host):
+        await lose(tx, row, host=host, state=RunState.LOST, reason="its host died", now=now, ready_at=now)
+
+
+async def lose(
+    tx: Tx, row: Row, *, host: str, state: RunState, reason: str, now: int, ready_at: int
+) -> bool:
+    """Give a Thread back without an outcome, and write down the Run that will not return."""
+    if not await tx.run(
+        TAKE_BACK, id=row["id"], host=host, token=row["token"], ready_at=ready_at
+    ):
+        return False
+    number = await _next_step(tx, row["head"])
+    turn, run = row["head"], number[0]
+    step = step_id(run_id(turn, run), number[1])
+    await tx.run(LOSE_TURN, id=turn, step=step)
+    await tx.run(
+        PUT_RUN,
+        turn=turn,
+        number=run,
+        host=host,
+        token=row["token"],
+        state=state.value,
+        reason=reason,
+        started_at=row["claimed_at"],
+        now=now,
+    )
+    await tx.run(
+        PUT_STEP,
+        turn=turn,
+        run=run,
+        number=number[1],
+        phase="ADVANCE",
+        state=STEP_OF_RUN[state].value,
+        resumed_from=None,
+        position=None,
+        started_at=row["claimed_at"],
+        now=now,
+    )
+    lost = NewEvent(
+        type="turn.recovery",
+        thread=row["id"],
+        turn=turn,
+        run=run_id(turn, run),
+        body={"reason": reason, "step_id": step},
+    )
+    await events.append(tx, row["session"], [lost], now=now)
+    return True
+
+
+CURRENT_RUN = sql("select runs from turn where id = :id")
+
+
+async def _next_step(tx: Tx, turn: str) -> tuple[int, int]:
+    current = await tx.one(CURRENT_RUN, id=turn)
+    assert current is not None
+    counted = await tx.one(COUNT_STEPS, turn=turn, run=current["runs"])
+    assert counted is not None
+    return current["runs"], counted["steps"] + 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GiveBack:
+    """Hand one owned Thread over, or resume-or-release what nobody runs here any more."""
+
+    thread: str
+    host: str
+    token: int
+    reason: str
+    ready_at: int
+    now: int
+
+
+FIND_OWNED = sql(
+    "select id, session, head, token, claimed_at from thread"
+    " where id = :id and phase = 'RUNNING' and host = :host and token = :token"
+)
+
+
+@law("brain.give_back", keys=lambda unit: (unit.thread,))
+async def give_back(tx: Tx, unit: GiveBack) -> bool:
+    row = await tx.one(FIND_OWNED, id=unit.thread, host=unit.host, token=unit.token)
+    if row is None:
+        return False
+    return await lose(
+        tx,
+        row,
+        host=unit.host,
+        state=RunState.HANDED_OVER,
+        reason=unit.reason,
+        now=unit.now,
+        ready_at=unit.ready_at,
+    )
+
+
+async def owned(tx: Tx, host: str) -> dict[str, int]:
+    """Thread ids that `host` owns, with their tokens."""
+    return {row["id"]: row["token"] for row in await tx.all(OWNED, host=host)}

@@ -1,0 +1,69 @@
+"""Public events: one gapless sequence per Session, committed with the state they tell of."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+
+from nerve.common.sql import Tx, sql
+from nerve.protocol.content import Message
+
+ADVANCE = sql("update session set sequence = sequence + :count where id = :id returning sequence")
+APPEND = sql(
+    "insert into event (session, sequence, thread, turn, run, type, body, created_at)"
+    " values (:session, :sequence, :thread, :turn, :run, :type, :body, :now)"
+)
+SAY = sql(
+    "insert into message (session, sequence, thread, turn, message, role, body, created_at)"
+    " values (:session, :sequence, :thread, :turn, :message, :role, :body, :now)"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewEvent:
+    """One public fact. `said` also enters the history, under its message id."""
+
+    type: str
+    thread: str | None = None
+    turn: str | None = None
+    run: str | None = None
+    body: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    said: tuple[str, Message] | None = None
+
+
+async def append(tx: Tx, session: str, events: Sequence[NewEvent], *, now: int) -> None:
+    """Number and write `events` at the end of the Session's sequence."""
+    if not events:
+        return
+    row = await tx.one(ADVANCE, id=session, count=len(events))
+    if row is None:
+        raise AssertionError(f"session {session} has no row, and its thread has")
+    first = int(row["sequence"]) - len(events) + 1
+    for sequence, event in enumerate(events, first):
+        body = dict(event.body)
+        if event.said is not None:
+            message, content = event.said
+            body |= {"message_id": message, "message": content.to_json()}
+            await tx.run(
+                SAY,
+                session=session,
+                sequence=sequence,
+                thread=event.thread,
+                turn=event.turn,
+                message=message,
+                role=content.role.value,
+                body=orjson.dumps(body["message"]).decode(),
+                now=now,
+            )
+        await tx.run(
+            APPEND,
+            session=session,
+            sequence=sequence,
+            thread=event.thread,
+            turn=event.turn,
+            run=event.run,
+            type=event.type,
+            body=orjson.dumps(body).decode(),
+            now=now,
+        )

@@ -1,0 +1,289 @@
+"""What was asked for and not answered: repeated, asked about, or called UNKNOWN; never forgotten.
+
+A command nobody confirmed is sent again as it was. An admitted execution is asked about, many in one
+question. "Not found" allows a new start only from the very ledger that was there before the command.
+"""
+
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from nerve.brain.ledger import events
+from nerve.brain.ledger.deliver import (
+    FIND,
+    RECEIVE,
+    SEEN_LEDGER,
+    Accepted,
+    Delivered,
+    observe,
+    received,
+    received_event,
+)
+from nerve.brain.ledger.events import NewEvent
+from nerve.brain.tools.messages import Messages
+from nerve.common.outbox import OutboxRow, Relay, put
+from nerve.common.sql import Row, Tx, law, sql
+from nerve.protocol.errors import ToolFailed
+from nerve.protocol.execution import Effect, ExecutionState, failed_result
+from nerve.protocol.identity import ThreadKey
+from nerve.protocol.updates import Absence, LedgerMark, NotFoundUpdate
+
+WRONG_LEDGER = "wrong_ledger"
+QUESTIONS = 256
+
+DUE = sql(
+    "select execution, thread, route, outcome, sequence, hands_host, command, inquiries,"
+    " cancel_requested_at, admitted_at from intent where next_inquiry_at is not null"
+    " and next_inquiry_at <= :now order by next_inquiry_at limit :limit"
+)
+LATER = sql(
+    "update intent set inquiries = inquiries + 1, next_inquiry_at = :next_at"
+    " where execution = :execution and next_inquiry_at is not null"
+)
+COMMAND = sql(
+    "select i.command, i.requested_at, i.reason, l.id as seen_id, l.epoch as seen_epoch,"
+    " l.position as seen_position from intent i left join hands_ledger l on l.route = i.route"
+    " where i.execution = :execution"
+)
+RENEW = sql(
+    "update intent set command = :command, next_inquiry_at = :next_at"
+    " where execution = :execution and state = 'OPEN'"
+)
+CALL_UNKNOWN = sql(
+    "update intent set outcome = 'UNKNOWN', effect = 'unconfirmed', reason = :reason,"
+    " next_inquiry_at = :next_at where execution = :execution and state = 'OPEN'"
+    " and outcome <> 'UNKNOWN'"
+)
+UNSETTLED = sql(
+    "select execution, route, thread, sequence from intent where state = 'APPLIED' and settled = 0"
+    " and kind = 'remote' order by applied_at limit :limit"
+)
+SETTLE = sql("update intent set settled = 1 where execution = :execution")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Patience:
+    """Milliseconds: silence before asking, first and longest wait between repeats."""
+
+    silence_ms: int
+    first_ms: int
+    most_ms: int
+
+    def after(self, inquiries: int) -> int:
+        return min(self.most_ms, self.first_ms * 2 ** min(inquiries, 20))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inquire:
+    messages: Messages
+    patience: Patience
+    host: str
+    relay: Relay | None
+    limit: int
+    now: int
+
+
+@law("brain.inquire", keys=lambda unit: ("inquire",))
+async def inquire(tx: Tx, unit: Inquire) -> int:
+    """Send what is due; returns how many intents were due."""
+    rows = await tx.all(DUE, now=unit.now, limit=unit.limit)
+    outgoing: list[OutboxRow] = []
+    grouped: dict[tuple[str, str | None], list[Row]] = defaultdict(list)
+    for row in rows:
+        await tx.run(
+            LATER,
+            execution=row["execution"],
+            next_at=unit.now + unit.patience.after(row["inquiries"]),
+        )
+        if row["cancel_requested_at"] is not None and row["outcome"] != "UNKNOWN":
+            namespace = ThreadKey.parse(row["thread"]).namespace
+            outgoing.append(
+                unit.messages.cancel(row["execution"], row["route"], namespace, unit.now)
+            )
+        if row["outcome"] == "REQUESTED":
+            outgoing.append(
+                unit.messages.repeat(row["command"], row["execution"], row["route"])
+            )
+        else:
+            grouped[row["route"], row["hands_host"]].append(row)
+    for (route, host), asked in grouped.items():
+        for first in range(0, len(asked), QUESTIONS):
+            part = asked[first : first + QUESTIONS]
+            questions = [(row["execution"], row["sequence"]) for row in part]
+            outgoing.append(unit.messages.ask(questions, route, host, unit.now))
+    await put(tx, outgoing, host=unit.host, now=unit.now, relay=unit.relay)
+    return len(rows)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TellSettled:
+    messages: Messages
+    host: str
+    relay: Relay | None
+    limit: int
+    now: int
+
+
+@law("brain.tell_settled", keys=lambda unit: ("settled",))
+async def tell_settled(tx: Tx, unit: TellSettled) -> int:
+    """Let Hands shrink what was applied here for good."""
+    rows = await tx.all(UNSETTLED, limit=unit.limit)
+    outgoing: list[OutboxRow] = []
+    for row in rows:
+        await tx.run(SETTLE, execution=row["execution"])
+        namespace = ThreadKey.parse(row["thread"]).namespace
+        outgoing.append(
+            unit.messages.settled(
+                row["execution"],
+                row["route"],
+                namespace,
+                sequence=max(1, row["sequence"]),
+                now=unit.now,
+            )
+        )
+    await put(tx, outgoing, host=unit.host, now=unit.now, relay=unit.relay)
+    return len(rows)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotFound:
+    update: NotFoundUpdate
+    envelope: bytes
+    messages: Messages
+    patience: Patience
+    host: str | None
+    offers: frozenset[str]
+    relay: Relay | None
+    now: int
+
+
+@law("brain.not_found", keys=lambda unit: (unit.update.execution,))
+async def not_found(tx: Tx, unit: NotFound) -> Delivered:
+    """What an absence means for an intent: start again, renew, refuse, or UNKNOWN."""
+    intent = await tx.one(FIND, execution=unit.update.execution)
+    if intent is None or intent["kind"] != "remote":
+        return Delivered(accepted=Accepted.STRANGER)
+    if intent["state"] != "OPEN" or intent["outcome"] == "UNKNOWN":
+        return Delivered(accepted=Accepted.DUPLICATE)
+    stored = await tx.one(COMMAND, execution=unit.update.execution)
+    assert stored is not None
+    verdict = await _answer(tx, unit, intent, stored)
+    mark = unit.update.ledger
+    await tx.run(
+        SEEN_LEDGER,
+        route=intent["route"],
+        id=mark.ledger_id,
+        epoch=mark.epoch,
+        position=mark.position,
+        now=unit.now,
+    )
+    return verdict
+
+
+async def _answer(tx: Tx, unit: NotFound, intent: Row, stored: Row) -> Delivered:
+    update = unit.update
+    same = Delivered(
+        accepted=Accepted.APPLIED, turn=intent["turn"], session=intent["session"]
+    )
+    if update.absence is Absence.REFUSED and update.code != WRONG_LEDGER:
+        return await _refused(tx, unit, intent)
+    if not may_start_again(intent, stored, update):
+        await observe(tx, intent["execution"], "not_found", unit.envelope, unit.now)
+        await _call_unknown(tx, unit, intent)
+        return same
+    if update.absence is Absence.NOT_ADMITTED:
+        row = unit.messages.renew(stored["command"], now=unit.now)
+        next_at = unit.now + unit.patience.first_ms
+        await tx.run(
+            RENEW, execution=intent["execution"], command=row.envelope, next_at=next_at
+        )
+        await put(tx, [row], host=unit.host, now=unit.now, relay=unit.relay)
+    elif not update.older_commands_arriving:
+        row = unit.messages.repeat(stored["command"], intent["execution"], intent["route"])
+        await put(tx, [row], host=unit.host, now=unit.now, relay=unit.relay)
+    return same
+
+
+def may_start_again(intent: Row, stored: Row, update: NotFoundUpdate) -> bool:
+    """Whether the ledger that answers can prove that nothing was started.
+
+    It must be the one that was there before the command, in the same epoch, and not have gone back.
+    An execution that any ledger admitted, and that is not found now, was lost with that ledger.
+    """
+    if update.absence in (Absence.FORGOTTEN, Absence.REFUSED):
+        return False
+    if intent["admitted_at"] is not None:
+        return False
+    if stored["seen_id"] is None:
+        return True
+    seen = LedgerMark(
+        ledger_id=stored["seen_id"],
+        epoch=stored["seen_epoch"],
+        position=stored["seen_position"],
+    )
+    return update.ledger.continues(seen)
+
+
+async def _call_unknown(tx: Tx, unit: NotFound, intent: Row) -> None:
+    reason = (
+        "the Hands ledger that may have run it is gone or was restored"
+        f" ({unit.update.absence.value}, ledger {unit.update.ledger.ledger_id})"
+    )
+    next_at = unit.now + unit.patience.most_ms
+    written = await tx.run(
+        CALL_UNKNOWN, execution=intent["execution"], reason=reason, next_at=next_at
+    )
+    if written:
+        body = _names(intent) | {"state": "UNKNOWN", "effect": "unconfirmed", "reason": reason}
+        fact = NewEvent(
+            type="tool.unknown", thread=intent["thread"], turn=intent["turn"], body=body
+        )
+        await events.append(tx, intent["session"], [fact], now=unit.now)
+
+
+async def _refused(tx: Tx, unit: NotFound, intent: Row) -> Delivered:
+    """Hands would not run it: nothing happened, and the model is told so."""
+    update = unit.update
+    text = update.reason or "the Hands host refused to run it"
+    result = failed_result(ToolFailed(text))
+    await tx.run(
+        RECEIVE,
+        execution=intent["execution"],
+        outcome=ExecutionState.FAILED.value,
+        effect=Effect.NONE.value,
+        attempt=0,
+        sequence=intent["sequence"],
+        result=orjson.dumps(result.to_json()),
+        reason=text,
+        host=update.host,
+        ledger_id=update.ledger.ledger_id,
+        ledger_epoch=update.ledger.epoch,
+        ledger_position=update.ledger.position,
+        at=update.at,
+        now=unit.now,
+    )
+    fact = received_event(intent, ExecutionState.FAILED, Effect.NONE, result, attempt=0)
+    await events.append(tx, intent["session"], [fact], now=unit.now)
+    return await received(tx, intent, unit.host, unit.offers, unit.now)
+
+
+def _names(intent: Row) -> dict[str, Any]:
+    return {
+        "call_id": intent["call_id"],
+        "tool": intent["tool"],
+        "execution_id": intent["execution"],
+    }
+
+
+ANYTHING = sql(
+    "select 1 where exists (select 1 from intent where next_inquiry_at is not null"
+    " and next_inquiry_at <= :now) or exists (select 1 from intent where state = 'APPLIED'"
+    " and settled = 0 and kind = 'remote')"
+)
+
+
+async def anything_due(tx: Tx, now: int) -> bool:
+    """Whether a scan has anything to write: most find nothing and need no commit."""
+    return await tx.one(ANYTHING, now=now) is not None

@@ -1,0 +1,122 @@
+"""Reads: none of them starts an agent, and each is one snapshot."""
+
+from collections.abc import Sequence
+
+from nerve.brain.ledger.cancel import FIND as FIND_TURN
+from nerve.brain.ledger.cancel import unknown_turn
+from nerve.brain.ledger.sessions import FIND as FIND_SESSION
+from nerve.brain.ledger.sessions import unknown_session
+from nerve.common.sql import Row, Tx, sql
+from nerve.protocol.errors import BadInput
+
+PAGE_MAX = 1000
+
+HEAD_OF = sql("select head, phase, host, claimed_at, ready_at from thread where id = :id")
+INTENTS = sql("select * from intent where turn = :turn order by ordinal")
+ONE_INTENT = sql("select * from intent where execution = :execution")
+RUNS = sql("select * from run where turn = :turn and number > :after order by number limit :limit")
+STEPS = sql(
+    "select * from step where turn = :turn and (run > :run or (run = :run and number > :after))"
+    " order by run, number limit :limit"
+)
+TURNS = sql(
+    "select id, session, thread, ordinal, request_id, phase, created_at, started_at, ended_at"
+    " from turn where thread = :thread and ordinal > :after order by ordinal limit :limit"
+)
+LATEST = sql(
+    "select id, session, thread, ordinal, request_id, phase, created_at, started_at, ended_at"
+    " from turn order by created_at desc, id desc limit :limit"
+)
+LATEST_OPEN = sql(
+    "select id, session, thread, ordinal, request_id, phase, created_at, started_at, ended_at"
+    " from turn where ended_at is null order by created_at desc, id desc limit :limit"
+)
+LIKE = sql("select id from turn where id like :prefix order by id limit 5")
+EVENTS = sql(
+    "select * from event where session = :session and sequence > :after"
+    " order by sequence limit :limit"
+)
+HISTORY = sql(
+    "select * from message where thread = :thread and sequence > :after"
+    " order by sequence limit :limit"
+)
+RECEIPTS = sql(
+    "select key, step, input_tokens, output_tokens, attempts, created_at from receipt"
+    " where turn = :turn order by created_at, key"
+)
+LIVE_HOSTS = sql("select id, role, pid, offers from host where state = 'LIVE' and role = :role")
+OBSERVATIONS = sql("select * from observation where execution = :execution order by id limit 100")
+OPEN_UNKNOWN = sql(
+    "select * from intent where outcome = 'UNKNOWN' order by requested_at limit :limit"
+)
+
+
+async def turn(tx: Tx, id: str) -> Row:
+    """The Turn with its Thread's phase, head and owner. Raises UnknownTurn naming near ones."""
+    row = await tx.one(FIND_TURN, id=id)
+    if row is None:
+        error = unknown_turn(id)
+        near = [each["id"] for each in await tx.all(LIKE, prefix=f"{id[:12]}%")] if id else []
+        if near:
+            error.next_step = f"did you mean {near[0]}?"
+        raise error
+    return row
+
+
+async def session(tx: Tx, id: str) -> Row:
+    row = await tx.one(FIND_SESSION, id=id)
+    if row is None:
+        raise unknown_session(id)
+    return row
+
+
+async def intents(tx: Tx, turn: str) -> Sequence[Row]:
+    return await tx.all(INTENTS, turn=turn)
+
+
+async def runs(tx: Tx, turn: str, *, after: int, limit: int) -> Sequence[Row]:
+    return await tx.all(RUNS, turn=turn, after=after, limit=checked(limit))
+
+
+async def steps(tx: Tx, turn: str, *, run: int, after: int, limit: int) -> Sequence[Row]:
+    return await tx.all(STEPS, turn=turn, run=run, after=after, limit=checked(limit))
+
+
+async def turns(tx: Tx, thread: str, *, after: int, limit: int) -> Sequence[Row]:
+    """The Turns of one Thread in admission order."""
+    return await tx.all(TURNS, thread=thread, after=after, limit=checked(limit))
+
+
+async def latest(tx: Tx, *, unfinished: bool, limit: int) -> Sequence[Row]:
+    statement = LATEST_OPEN if unfinished else LATEST
+    return await tx.all(statement, limit=checked(limit))
+
+
+async def events(tx: Tx, session: str, *, after: int, limit: int) -> Sequence[Row]:
+    return await tx.all(EVENTS, session=session, after=after, limit=checked(limit))
+
+
+async def history(tx: Tx, thread: str, *, after: int, limit: int) -> Sequence[Row]:
+    return await tx.all(HISTORY, thread=thread, after=after, limit=checked(limit))
+
+
+async def receipts(tx: Tx, turn: str) -> Sequence[Row]:
+    return await tx.all(RECEIPTS, turn=turn)
+
+
+async def live_hosts(tx: Tx, role: str) -> Sequence[Row]:
+    return await tx.all(LIVE_HOSTS, role=role)
+
+
+async def unknown_outcomes(tx: Tx, *, limit: int) -> Sequence[Row]:
+    return await tx.all(OPEN_UNKNOWN, limit=checked(limit))
+
+
+def checked(limit: int) -> int:
+    if not 1 <= limit <= PAGE_MAX:
+        raise BadInput(
+            f"a page holds 1 to {PAGE_MAX}, not {limit}",
+            where="limit",
+            next_step="ask for less, and go on from the cursor",
+        )
+    return limit

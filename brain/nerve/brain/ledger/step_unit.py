@@ -1,0 +1,114 @@
+"""What one step of a Run hands to the ledger, and the verdict it gets back."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from nerve.brain.ledger.events import NewEvent
+from nerve.brain.state.turn import Settle, TurnPhase
+from nerve.common.outbox import OutboxRow, Relay
+
+
+SETTLE = "SETTLE"
+"""The phase of a Step that only settles; it belongs to no Run."""
+
+
+class Next(StrEnum):
+    """What becomes of the Turn. CONTINUE keeps the Thread (local tools, receipts that must stand);
+    SETTLE ends the invocation of a Turn that still has to learn what its tools did."""
+
+    CONTINUE = "CONTINUE"
+    PARK = "PARK"
+    FINISH = "FINISH"
+    FAIL = "FAIL"
+    RETRY = "RETRY"
+    SETTLE = "SETTLE"
+    SETTLED = "SETTLED"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewCheckpoint:
+    """Canonical bytes of the new entries and the new state, at the position they make."""
+
+    position: int
+    entries: bytes
+    state: bytes
+    digest: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewReceipt:
+    key: str
+    body: bytes
+    input_tokens: int | None
+    output_tokens: int | None
+    attempts: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewIntent:
+    execution: str
+    ordinal: int
+    call_id: str
+    kind: str
+    tool: str
+    route: str | None
+    arguments: bytes
+    command: bytes | None
+    next_inquiry_at: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetryAt:
+    at: int
+    count: int
+    policy: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advance:
+    """One step of one Run, decided in memory and committed here or not at all."""
+
+    next: Next
+    thread: str
+    session: str
+    turn: str
+    host: str
+    token: int
+    run: int
+    step: int
+    run_started_at: int
+    step_started_at: int
+    resumed_from: str | None
+    phase: str
+    position: int
+    digest: str
+    now: int
+    checkpoint: NewCheckpoint | None = None
+    receipts: Sequence[NewReceipt] = ()
+    applied: Sequence[str] = ()
+    intents: Sequence[NewIntent] = ()
+    outgoing: Sequence[OutboxRow] = ()
+    relay: Relay | None = None
+    messages: Sequence[NewEvent] = ()
+    iterations: int = 0
+    calls: int = 0
+    said: int = 0
+    wait_mode: str = "ALL"
+    output: str | None = None
+    failure: str | None = None
+    end: TurnPhase = TurnPhase.COMPLETED
+    retry: RetryAt | None = None
+    settle: Settle | None = None
+    public: Sequence[NewEvent] = field(default=())
+
+
+class Verdict(StrEnum):
+    """COMMITTED; FENCED: another owns the Thread; CANCEL_FIRST: the Turn was cancelled meanwhile,
+    nothing was written and the Turn has to settle; READY: committed, and the Turn may go on at once."""
+
+    COMMITTED = "COMMITTED"
+    READY = "READY"
+    FENCED = "FENCED"
+    CANCEL_FIRST = "CANCEL_FIRST"

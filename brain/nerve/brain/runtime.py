@@ -1,0 +1,219 @@
+"""`DurableRuntime`: the assembly of a Brain and the entry of everything that is asked of it.
+
+Without agents it is an API-only host: it admits work and serves reads. With agents it claims what
+their exact definitions pin, runs it, and hands it over when it stops.
+"""
+
+from collections.abc import Iterable, Mapping
+from types import TracebackType
+from typing import Self
+
+from nerve.brain.agents.models import FailureClass, classify
+from nerve.brain.execution import Execution
+from nerve.brain.handles import Session, Turn
+from nerve.brain.harness import Harness
+from nerve.brain.ledger import queries
+from nerve.brain.ledger.backend import SessionBackend
+from nerve.brain.ledger.sessions import OpenSession, open_session
+from nerve.brain.schedule.invocation import Classify, Failure, Office
+from nerve.brain.schedule.registry import Registry
+from nerve.brain.schedule.run_host import Emit
+from nerve.brain.state.recovery import RecoveryPolicy
+from nerve.brain.tools.messages import Messages
+from nerve.brain.views import TurnItem
+from nerve.brain.watch import CHANNEL, Watch
+from nerve.common.broker.port import Broker
+from nerve.common.settings import Settings
+from nerve.common.sql import Row, SqliteLedger, Tx
+from nerve.protocol.errors import BadInput
+from nerve.protocol.executor import Executor
+from nerve.protocol.identity import SessionKey, ThreadKey, check_name, check_turn_id
+
+READY = "brain:ready:"
+CANCELLED = "brain:cancelled:"
+
+
+def default_classify(error: BaseException) -> Failure:
+    """I/O, timeouts, 429 and 5xx are tried again; shutdown and lost ownership cost nothing."""
+    kind = classify(error)
+    return Failure(
+        retryable=kind is FailureClass.TRANSIENT,
+        blameless=kind in (FailureClass.INTERRUPTED, FailureClass.INCOMPATIBLE),
+    )
+
+
+class DurableRuntime:
+    """One Brain host over a backend, which stays the caller's, as executors and brokers do."""
+
+    def __init__(
+        self,
+        backend: SessionBackend,
+        *,
+        agents: Iterable[Harness] = (),
+        executors: Mapping[str, Executor] | None = None,
+        broker: Broker | None = None,
+        settings: Settings | None = None,
+        classify: Classify = default_classify,
+        policy: RecoveryPolicy | None = None,
+        emit: Emit | None = None,
+        fresh: bool = False,
+        warm_frames: int | None = None,
+    ) -> None:
+        """Nothing is opened before `start` (or `async with`).
+
+        Args:
+            agents: definitions that this host runs; none makes it an API-only host.
+            executors: by route; a `broker` makes one for every other route.
+            fresh: take changed bindings under an unchanged version although Turns hold the old.
+            warm_frames: Threads kept in memory between Runs; 0 restores every Run from the ledger.
+        """
+        self.backend = backend
+        self.settings = settings or Settings()
+        self.clock = backend.clock
+        self.registry = Registry(agents)
+        self.messages = Messages(
+            deployment=self.settings.deployment,
+            cell=backend.ledger.identity.id,
+            admit_within_ms=int(self.settings.admit_within_seconds * 1000),
+        )
+        self.first_inquiry_ms = int(self.settings.repeat_first_seconds * 1000)
+        self.watch = Watch(
+            backend.ledger,
+            backend.wakeups,
+            backend.clock,
+            scan_seconds=self.settings.scan_seconds,
+        )
+        self._executors = dict(executors or {})
+        self._broker = broker
+        self._classify = classify
+        self._policy = policy or RecoveryPolicy()
+        self._emit: Emit = emit or (lambda turn, kind, body: None)
+        self._fresh = fresh
+        self._warm_frames = warm_frames
+        self.execution: Execution | None = None
+
+    @property
+    def ledger(self) -> SqliteLedger:
+        return self.backend.ledger
+
+    def now(self) -> int:
+        return self.clock.now_ms()
+
+    async def start(self) -> Self:
+        """Begin to execute, where there is something to execute with."""
+        if not len(self.registry):
+            return self
+        if not self._executors and self._broker is None and self._needs_hands():
+            raise BadInput(
+                "the agents have tools that Hands run, and there is neither an executor nor a broker",
+                where="executors",
+                next_step="pass executors={'hands': worker.local_executor()} or broker=...",
+            )
+        self.execution = Execution(self, self._executors, self._broker, self._office)
+        await self.execution.start(fresh=self._fresh, warm_frames=self._warm_frames)
+        return self
+
+    def _needs_hands(self) -> bool:
+        return any(
+            binding.route != "local"
+            for _, agent in self.registry.items()
+            for binding in agent.bindings.values()
+        )
+
+    def _office(self, execution: Execution) -> Office:
+        return Office(
+            ledger=self.ledger,
+            host=execution.host.id,
+            clock=self.clock,
+            frames=execution.frames,
+            messages=self.messages,
+            relay=execution.relay,
+            emit=self._emit,
+            classify=self._classify,
+            policy=self._policy,
+            first_inquiry_ms=self.first_inquiry_ms,
+        )
+
+    async def drain(self, seconds: float | None = None) -> bool:
+        """Stop admitting work, let what runs come to rest, hand over the rest; True: all rested."""
+        if self.execution is None:
+            return True
+        return await self.execution.drain(
+            self.settings.drain_seconds if seconds is None else seconds
+        )
+
+    async def close(self) -> None:
+        """Stop at once and let go of everything. Cancels no Turn and closes nothing handed in."""
+        execution, self.execution = self.execution, None
+        if execution is not None:
+            await execution.close()
+        self.watch.close()
+
+    async def __aenter__(self) -> Self:
+        return await self.start()
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if kind is None:
+            await self.drain()
+        await self.close()
+
+    async def session(
+        self, key: SessionKey, agent: str | None = None, *, version: str | None = None
+    ) -> Session:
+        """The Session, made with its main Thread where `agent` is named and it does not exist.
+
+        Raises:
+            UnknownSession, UnknownAgent: there is nothing to find, or nothing to make it with.
+            Conflict: it exists for another agent.
+        """
+        if agent is not None:
+            check_name(agent, "agent")
+        await self.ledger.commit(
+            open_session, OpenSession(key=key, agent=agent, version=version, now=self.now())
+        )
+        return Session(self, key)
+
+    def get_session(self, key: SessionKey) -> Session:
+        """The handle of an existing Session; nothing is read."""
+        return Session(self, key)
+
+    async def get_turn(self, id: str) -> Turn:
+        """The handle of a Turn known by its id alone. Raises UnknownTurn, InvalidName."""
+        check_turn_id(id)
+
+        async def query(tx: Tx) -> Row:
+            return await queries.turn(tx, id)
+
+        row = await self.ledger.read(query)
+        return Turn(self, ThreadKey.parse(row["thread"]), id)
+
+    async def list_turns(self, *, unfinished: bool = False, limit: int = 100) -> list[TurnItem]:
+        """The newest Turns of the ledger."""
+
+        async def query(tx: Tx) -> list[Row]:
+            return list(await queries.latest(tx, unfinished=unfinished, limit=limit))
+
+        return [TurnItem.of(row) for row in await self.ledger.read(query)]
+
+    def wake(self, definition: str) -> None:
+        """A Thread of `definition` became READY: whoever offers it may look now."""
+        self.backend.wakeups.ring(f"{READY}{definition}")
+        if self.execution is not None and definition in self.registry.ids:
+            self.execution.poke()
+
+    def cancelled(self, turn: str) -> None:
+        """Tell the owner of a running Turn that it was cancelled."""
+        self.backend.wakeups.ring(f"{CANCELLED}{turn}")
+        if self.execution is not None:
+            self.execution.scheduler.interrupt(turn)
+
+    def notify(self, session: str, turn: str | None) -> None:
+        """Something about a Turn was committed: tell its watchers, here and in other processes."""
+        if turn is not None:
+            self.watch.changed(turn)
+            self.backend.wakeups.ring(f"{CHANNEL}{turn}")

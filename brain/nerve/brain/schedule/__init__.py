@@ -1,0 +1,1 @@
+"""Who runs what and when: claims, Runs from restore to their classified end, settlement and scans."""

@@ -1,0 +1,83 @@
+"""Frames of warm Threads, and their restore from the journal with every digest checked.
+
+A warm host appends to what it has, so that a Step does not grow with the Thread's history. A cold
+restore reads the whole retained journal, which is linear in it.
+"""
+
+from collections import OrderedDict
+from typing import Any
+
+import orjson
+
+from nerve.brain.harness import Frame
+from nerve.brain.ledger.claim import Claimed
+from nerve.brain.ledger.definitions import parse_definition
+from nerve.brain.state.checkpoint import GENESIS, chained
+from nerve.common.sql import Ledger, Row, Tx, sql
+from nerve.protocol.errors import Damaged
+
+WARM_FRAMES_MAX = 1024
+
+JOURNAL = sql(
+    "select position, entries, state, digest from journal where thread = :thread"
+    " and position <= :position order by position"
+)
+
+
+class Frames:
+    """The Frames of Threads that ran here lately, least recently used first."""
+
+    def __init__(self, ledger: Ledger, *, keep: int = WARM_FRAMES_MAX) -> None:
+        self._ledger = ledger
+        self._keep = keep
+        self._warm: OrderedDict[str, tuple[str, Frame]] = OrderedDict()
+        self.cold_restores = 0
+
+    async def load(self, claimed: Claimed) -> Frame:
+        """The Frame at the position and digest that the claim saw; raises Damaged."""
+        warm = self._warm.pop(claimed.thread, None)
+        if warm is not None and warm[0] == claimed.digest:
+            return warm[1]
+        if claimed.position == 0:
+            return _empty(claimed)
+        self.cold_restores += 1
+        return await self._restore(claimed)
+
+    def keep(self, thread: str, digest: str, frame: Frame) -> None:
+        """Remember a Frame after its checkpoint was committed under `digest`."""
+        if self._keep == 0:
+            return
+        self._warm[thread] = (digest, frame)
+        self._warm.move_to_end(thread)
+        while len(self._warm) > self._keep:
+            self._warm.popitem(last=False)
+
+    async def _restore(self, claimed: Claimed) -> Frame:
+        async def query(tx: Tx) -> list[Row]:
+            return list(
+                await tx.all(JOURNAL, thread=claimed.thread, position=claimed.position)
+            )
+
+        frame = _empty(claimed)
+        digest = GENESIS
+        for row in await self._ledger.read(query):
+            digest = chained(digest, row["entries"], row["state"])
+            if digest != row["digest"]:
+                break
+            entries: list[Any] = orjson.loads(row["entries"])
+            frame.entries.extend(entries)
+            frame.state = orjson.loads(row["state"])
+            frame.position = row["position"]
+        if digest != claimed.digest or frame.position != claimed.position:
+            raise Damaged(
+                f"the checkpoint chain of {claimed.thread} breaks after position {frame.position}",
+                where=f"journal of {claimed.thread}",
+                next_step="restore the ledger from a backup; the Thread is not advanced before",
+            )
+        return frame
+
+
+def _empty(claimed: Claimed) -> Frame:
+    return Frame(
+        definition=parse_definition(claimed.definition), position=0, entries=[], state=None
+    )

@@ -1,0 +1,290 @@
+"""One Run: from restore to its classified end, or the settlement of a Turn that is to end."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import orjson
+
+from nerve.brain.harness import Failed, Facts, Finished, Frame, Harness, Outcome, Parked
+from nerve.brain.ledger.advance import advance
+from nerve.brain.ledger.claim import Claimed, GiveBack, give_back
+from nerve.brain.ledger.events import NewEvent
+from nerve.brain.ledger.step_unit import (
+    SETTLE,
+    Advance,
+    NewCheckpoint,
+    NewReceipt,
+    Next,
+    RetryAt,
+    Verdict,
+)
+from nerve.brain.schedule import outcome as made
+from nerve.brain.schedule.frames import Frames
+from nerve.brain.schedule.run_host import Emit, RunHost
+from nerve.brain.state.recovery import Exhausted, RecoveryPolicy, after_failure
+from nerve.brain.state.turn import Settle, settled_as
+from nerve.brain.tools.messages import Messages
+from nerve.common import faults
+from nerve.common.clock import Clock
+from nerve.common.logs import get_log
+from nerve.common.outbox import Relay
+from nerve.common.sql import Ledger
+from nerve.protocol.errors import Fenced, NerveError
+from nerve.protocol.identity import run_id, step_id
+
+_log = get_log("nerve.brain.invocation")
+
+faults.register(
+    "brain",
+    ["brain.run.restored", "brain.run.before_advance", "brain.run.after_advance"],
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """How a raised error is taken: tried again, for good, or not the Turn's fault at all."""
+
+    retryable: bool
+    blameless: bool = False
+
+
+BLAMELESS_DELAY_MS = 2_000
+
+Classify = Callable[[BaseException], Failure]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Office:
+    """What every invocation of one host shares."""
+
+    ledger: Ledger
+    host: str
+    clock: Clock
+    frames: Frames
+    messages: Messages
+    relay: Relay
+    emit: Emit
+    classify: Classify
+    policy: RecoveryPolicy
+    first_inquiry_ms: int
+
+
+class CancelFirst(BaseException):
+    """The Turn was cancelled while its Run went on: nothing of this step was committed."""
+
+
+class Invocation:
+    """Runs one claimed Thread until it is parked, over, given back or lost."""
+
+    def __init__(self, office: Office, claimed: Claimed, agent: Harness) -> None:
+        self._office = office
+        self._agent = agent
+        self._digest = claimed.digest
+        self._step = 1
+        self.claimed = claimed
+        self.host = RunHost(
+            office.ledger,
+            claimed.turn,
+            may_have_receipts=claimed.run > 1,
+            commit_receipt=self._commit_receipt,
+            emit=office.emit,
+        )
+
+    async def run(self) -> Verdict:
+        """Raises nothing that belongs to the Turn; an error out of here is the ledger's."""
+        claimed = self.claimed
+        frame = await self._office.frames.load(claimed)
+        await faults.apoint("brain.run.restored")
+        if claimed.settle is not None:
+            return await self._settle(frame, claimed.settle)
+        try:
+            await faults.apoint("brain.run.before_advance")
+            outcome = await self._agent.advance(frame, self._facts(), self.host)
+            await faults.apoint("brain.run.after_advance")
+            return await self._commit(frame, outcome)
+        except CancelFirst:
+            return await self._settle(frame, Settle.CANCELLED)
+        except Fenced:
+            return Verdict.FENCED
+        except Exception as error:
+            return await self._failed(frame, error)
+
+    async def hand_over(self, reason: str, *, delay_ms: int = 0) -> None:
+        """Give the Thread back for another host to go on with."""
+        now = self._office.clock.now_ms()
+        await self._office.ledger.commit(
+            give_back,
+            GiveBack(
+                thread=self.claimed.thread,
+                host=self._office.host,
+                token=self.claimed.token,
+                reason=reason,
+                ready_at=now + delay_ms,
+                now=now,
+            ),
+        )
+
+    def _facts(self) -> Facts:
+        claimed = self.claimed
+        return Facts(
+            turn=claimed.turn,
+            fresh=claimed.iterations == 0 and claimed.calls == 0 and claimed.said == 0,
+            input=made.turn_input(claimed),
+            iterations=claimed.iterations,
+            results=made.outcomes(claimed.unapplied),
+            waiting=made.waiting(claimed.unapplied),
+        )
+
+    def _base(self) -> Advance:
+        unit = made.base(
+            self.claimed,
+            host=self._office.host,
+            step=self._step,
+            digest=self._digest,
+            position=self.claimed.position,
+            now=self._office.clock.now_ms(),
+        )
+        return replace(unit, relay=self._office.relay)
+
+    async def _commit(self, frame: Frame, outcome: Outcome) -> Verdict:
+        if not isinstance(outcome, (Parked, Finished, Failed)):
+            return await self._stopped()
+        checkpoint = made.sealed_checkpoint(outcome.checkpoint, frame, self._digest)
+        unit = self._unit(outcome, checkpoint)
+        verdict = await self._office.ledger.commit(advance, unit)
+        if verdict is Verdict.CANCEL_FIRST:
+            raise CancelFirst
+        if verdict is not Verdict.FENCED:
+            self._keep(frame, outcome.checkpoint.entries, outcome.checkpoint.state, checkpoint)
+        return verdict
+
+    def _unit(self, outcome: Parked | Finished | Failed, checkpoint: NewCheckpoint) -> Advance:
+        unit, claimed = self._base(), self.claimed
+        match outcome:
+            case Parked():
+                return made.parked(
+                    unit,
+                    outcome,
+                    claimed=claimed,
+                    agent=self._agent,
+                    host=self.host,
+                    checkpoint=checkpoint,
+                    messages=self._office.messages,
+                    first_inquiry_ms=self._office.first_inquiry_ms,
+                )
+            case Finished():
+                return made.finished(
+                    unit, outcome, claimed=claimed, host=self.host, checkpoint=checkpoint
+                )
+            case Failed():
+                return made.failed(
+                    unit,
+                    outcome,
+                    claimed=claimed,
+                    host=self.host,
+                    checkpoint=checkpoint,
+                    open_count=claimed.open_count,
+                )
+
+    def _keep(
+        self, frame: Frame, entries: object, state: object, checkpoint: NewCheckpoint
+    ) -> None:
+        # The committed form is kept and not what the harness holds: a warm and a cold host must agree.
+        frame.entries.extend(orjson.loads(checkpoint.entries))
+        frame.state = orjson.loads(checkpoint.state)
+        frame.position = checkpoint.position
+        self._office.frames.keep(self.claimed.thread, checkpoint.digest, frame)
+
+    async def _commit_receipt(self, receipt: NewReceipt) -> None:
+        unit = replace(self._base(), next=Next.CONTINUE, receipts=[receipt], phase="RECEIPT")
+        verdict = await self._office.ledger.commit(advance, unit)
+        if verdict is Verdict.CANCEL_FIRST:
+            raise CancelFirst
+        if verdict is Verdict.FENCED:
+            raise Fenced(
+                f"another host owns the Thread {self.claimed.thread}",
+                where=self.claimed.thread,
+                next_step="nothing: the new owner goes on",
+            )
+        self._step += 1
+
+    async def _stopped(self) -> Verdict:
+        await self.hand_over("the host asked it to stop")
+        return Verdict.READY
+
+    async def _settle(self, frame: Frame, settle: Settle, *, phase: str = SETTLE) -> Verdict:
+        """End a Turn without its agent's model, or wait until its tools are known."""
+        claimed = self.claimed
+        unit = replace(self._base(), settle=settle, failure=claimed.failure, phase=phase)
+        if claimed.open_count:
+            unit = replace(unit, next=Next.SETTLE, public=[made.settling(unit)])
+            return await self._office.ledger.commit(advance, unit)
+        results = made.outcomes(claimed.unapplied)
+        cleaned = self._agent.settle(frame, results)
+        checkpoint = made.sealed_checkpoint(cleaned, frame, self._digest)
+        end = settled_as(settle)
+        unit = replace(
+            unit,
+            next=Next.SETTLED,
+            end=end,
+            checkpoint=checkpoint,
+            applied=[result.execution for result in results],
+            public=[made.ended_badly(unit, f"turn.{end.value.lower()}")],
+        )
+        verdict = await self._office.ledger.commit(advance, unit)
+        if verdict is not Verdict.FENCED:
+            self._keep(frame, cleaned.entries, cleaned.state, checkpoint)
+        return verdict
+
+    async def _failed(self, frame: Frame, error: Exception) -> Verdict:
+        kind = self._office.classify(error)
+        text = f"{type(error).__name__}: {error}" if not isinstance(error, NerveError) else str(error)
+        text = text.replace("\x00", "\ufffd").encode("utf-8", "replace").decode()
+        _log.warning(
+            "an invocation failed", turn=self.claimed.turn, cause="invocation", error=error
+        )
+        if kind.blameless:
+            await self.hand_over(text[:500], delay_ms=BLAMELESS_DELAY_MS)
+            return Verdict.COMMITTED
+        now = self._office.clock.now_ms()
+        stored = self.claimed.retry_policy
+        policy = self._office.policy if stored is None else RecoveryPolicy(**orjson.loads(stored))
+        verdict = after_failure(
+            policy, count=self.claimed.retry_count, retryable=kind.retryable, now=now
+        )
+        if isinstance(verdict, Exhausted):
+            return await self._exhausted(frame, error, text)
+        retry = RetryAt(
+            at=verdict.at,
+            count=verdict.count,
+            policy=orjson.dumps(policy).decode(),
+            reason=text[:1000],
+        )
+        unit = replace(self._base(), next=Next.RETRY, retry=retry)
+        unit = replace(unit, public=[self._recovery(unit, policy, retry)])
+        committed = await self._office.ledger.commit(advance, unit)
+        if committed is Verdict.CANCEL_FIRST:
+            return await self._settle(frame, Settle.CANCELLED)
+        return Verdict.COMMITTED if committed is Verdict.READY else committed
+
+    async def _exhausted(self, frame: Frame, error: Exception, text: str) -> Verdict:
+        code = error.code if isinstance(error, NerveError) else "agent_error"
+        failure = made.failure_json(code, text)
+        self.claimed = replace(self.claimed, failure=failure)
+        return await self._settle(frame, Settle.FAILED, phase="ADVANCE")
+
+    def _recovery(self, unit: Advance, policy: RecoveryPolicy, retry: RetryAt) -> NewEvent:
+        run = run_id(unit.turn, unit.run)
+        return NewEvent(
+            type="turn.recovery",
+            thread=unit.thread,
+            turn=unit.turn,
+            run=run,
+            body={
+                "reason": retry.reason,
+                "step_id": step_id(run, unit.step),
+                "failures": retry.count,
+                "limit": policy.retries,
+                "retry_at": retry.at,
+            },
+        )

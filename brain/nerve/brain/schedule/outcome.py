@@ -1,0 +1,266 @@
+"""From what a harness returned to the unit that commits it: pure, apart from sealing messages."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import orjson
+
+from nerve.brain.harness import (
+    Checkpoint,
+    Failed,
+    Finished,
+    Frame,
+    Harness,
+    Parked,
+    ToolCall,
+    ToolOutcome,
+)
+from nerve.brain.ledger.claim import Claimed
+from nerve.brain.ledger.events import NewEvent
+from nerve.brain.ledger.step_unit import Advance, NewCheckpoint, NewIntent, Next
+from nerve.brain.schedule.run_host import RunHost
+from nerve.brain.state.checkpoint import chained
+from nerve.brain.state.turn import Settle, TurnPhase
+from nerve.brain.tools.messages import Messages
+from nerve.common.outbox import OutboxRow
+from nerve.common.sql import Row
+from nerve.protocol.canonical import canonical_bytes
+from nerve.protocol.content import Message, as_content
+from nerve.protocol.errors import UnknownTool
+from nerve.protocol.execution import Effect, ExecutionResult, ExecutionState, told
+from nerve.protocol.identity import Origin, ThreadKey, execution_id, run_id, step_id
+
+CANCELLED = "the Turn was cancelled"
+
+
+def outcomes(rows: Sequence[Row]) -> list[ToolOutcome]:
+    """The received results among a Turn's unapplied intents."""
+    return [_outcome(row) for row in rows if row["state"] == "RECEIVED"]
+
+
+def _outcome(row: Row) -> ToolOutcome:
+    result = ExecutionResult.model_validate_json(row["result"]) if row["result"] else None
+    state, effect = ExecutionState(row["outcome"]), Effect(row["effect"])
+    return ToolOutcome(
+        call_id=row["call_id"],
+        tool=row["tool"],
+        execution=row["execution"],
+        state=state,
+        effect=effect,
+        value=None if result is None else result.value,
+        text=told(state, effect, result),
+    )
+
+
+def waiting(rows: Sequence[Row]) -> list[str]:
+    return [row["call_id"] for row in rows if row["state"] == "OPEN"]
+
+
+def sealed_checkpoint(checkpoint: Checkpoint, frame: Frame, digest: str) -> NewCheckpoint:
+    """Canonical bytes and the chained digest of what comes after `digest`."""
+    entries = canonical_bytes(list(checkpoint.entries))
+    state = canonical_bytes(checkpoint.state)
+    return NewCheckpoint(
+        position=frame.position + 1,
+        entries=entries,
+        state=state,
+        digest=chained(digest, entries, state),
+    )
+
+
+def base(claimed: Claimed, *, host: str, step: int, digest: str, position: int, now: int) -> Advance:
+    """What every unit of one Step says alike; `next` and the contents are put in by the callers."""
+    return Advance(
+        next=Next.CONTINUE,
+        thread=claimed.thread,
+        session=claimed.session,
+        turn=claimed.turn,
+        host=host,
+        token=claimed.token,
+        run=claimed.run,
+        step=step,
+        run_started_at=claimed.claimed_at,
+        step_started_at=claimed.claimed_at,
+        resumed_from=claimed.lost_step if step == 1 else None,
+        phase="ADVANCE",
+        position=position,
+        digest=digest,
+        now=now,
+        calls=claimed.calls,
+        said=claimed.said,
+    )
+
+
+def parked(
+    unit: Advance,
+    outcome: Parked,
+    *,
+    claimed: Claimed,
+    agent: Harness,
+    host: RunHost,
+    checkpoint: NewCheckpoint,
+    messages: Messages,
+    first_inquiry_ms: int,
+) -> Advance:
+    intents, outgoing = _intents(unit, outcome.calls, claimed, agent, messages, first_inquiry_ms)
+    return replace(
+        unit,
+        next=Next.PARK,
+        checkpoint=checkpoint,
+        receipts=[host.sealed(receipt) for receipt in outcome.receipts],
+        applied=_applied(claimed),
+        intents=intents,
+        outgoing=outgoing,
+        messages=_said(unit, outcome.messages),
+        iterations=outcome.iterations,
+        calls=claimed.calls + len(outcome.calls),
+        said=claimed.said + len(outcome.messages),
+        wait_mode=outcome.wait.value,
+    )
+
+
+def finished(
+    unit: Advance,
+    outcome: Finished,
+    *,
+    claimed: Claimed,
+    host: RunHost,
+    checkpoint: NewCheckpoint,
+) -> Advance:
+    said = _said(unit, [*outcome.messages, outcome.output])
+    body = {"message_id": f"{claimed.turn}.m{claimed.said + len(said)}"}
+    ended = NewEvent(type="turn.completed", thread=claimed.thread, turn=claimed.turn, body=body)
+    return replace(
+        unit,
+        next=Next.FINISH,
+        end=TurnPhase.COMPLETED,
+        checkpoint=checkpoint,
+        receipts=[host.sealed(receipt) for receipt in outcome.receipts],
+        applied=_applied(claimed),
+        messages=said,
+        iterations=outcome.iterations,
+        said=claimed.said + len(said),
+        output=orjson.dumps(outcome.output.to_json()).decode(),
+        public=[ended],
+    )
+
+
+def failed(
+    unit: Advance,
+    outcome: Failed,
+    *,
+    claimed: Claimed,
+    host: RunHost,
+    checkpoint: NewCheckpoint,
+    open_count: int,
+) -> Advance:
+    """A failure for good. Where tools still run, the Turn settles first."""
+    failure = failure_json(outcome.code, outcome.reason)
+    messages = _said(unit, outcome.messages)
+    unit = replace(
+        unit,
+        checkpoint=checkpoint,
+        receipts=[host.sealed(receipt) for receipt in outcome.receipts],
+        applied=_applied(claimed),
+        messages=messages,
+        iterations=outcome.iterations,
+        said=claimed.said + len(messages),
+        failure=failure,
+    )
+    if open_count:
+        return replace(unit, next=Next.SETTLE, settle=Settle.FAILED, public=[settling(unit)])
+    return replace(
+        unit, next=Next.FAIL, end=TurnPhase.FAILED, public=[ended_badly(unit, "turn.failed")]
+    )
+
+
+def settling(unit: Advance) -> NewEvent:
+    outcome = "cancelled" if unit.settle is Settle.CANCELLED else "failed"
+    return NewEvent(
+        type="turn.settling", thread=unit.thread, turn=unit.turn, body={"outcome": outcome}
+    )
+
+
+def ended_badly(unit: Advance, kind: str) -> NewEvent:
+    body: dict[str, Any] = {}
+    if unit.failure is not None:
+        body["failure"] = orjson.loads(unit.failure)
+    return NewEvent(type=kind, thread=unit.thread, turn=unit.turn, body=body)
+
+
+def failure_json(code: str, reason: str, next_step: str = "") -> str:
+    body = {"code": code, "message": reason[:4000]}
+    if next_step:
+        body["next_step"] = next_step[:4000]
+    return orjson.dumps(body).decode()
+
+
+def turn_input(claimed: Claimed) -> Message:
+    return as_content(orjson.loads(claimed.input))
+
+
+def _applied(claimed: Claimed) -> list[str]:
+    return [row["execution"] for row in claimed.unapplied if row["state"] == "RECEIVED"]
+
+
+def _said(unit: Advance, messages: Sequence[Message]) -> list[NewEvent]:
+    return [
+        NewEvent(
+            type="message.completed",
+            thread=unit.thread,
+            turn=unit.turn,
+            run=run_id(unit.turn, unit.run),
+            said=(f"{unit.turn}.m{number}", message),
+        )
+        for number, message in enumerate(messages, unit.said + 1)
+    ]
+
+
+def _intents(
+    unit: Advance,
+    calls: Sequence[ToolCall],
+    claimed: Claimed,
+    agent: Harness,
+    messages: Messages,
+    first_inquiry_ms: int,
+) -> tuple[list[NewIntent], list[OutboxRow]]:
+    run = run_id(unit.turn, unit.run)
+    origin = Origin(run=run, step=step_id(run, unit.step))
+    thread = ThreadKey.parse(unit.thread)
+    intents: list[NewIntent] = []
+    outgoing: list[OutboxRow] = []
+    for number, call in enumerate(calls, claimed.calls + 1):
+        binding = agent.bindings.get(call.tool)
+        if binding is None:
+            raise UnknownTool(
+                f"the agent asked for the tool {call.tool!r}, which it does not have",
+                where=agent.definition.agent,
+                next_step="give the agent a catalog that holds it",
+            )
+        execution = execution_id(unit.turn, number)
+        row = messages.start(
+            binding,
+            thread=thread,
+            turn=unit.turn,
+            execution=execution,
+            call_id=call.call_id,
+            arguments=call.arguments,
+            origin=origin,
+            now=unit.now,
+        )
+        outgoing.append(row)
+        intents.append(
+            NewIntent(
+                execution=execution,
+                ordinal=number,
+                call_id=call.call_id,
+                kind="remote",
+                tool=call.tool,
+                route=binding.route,
+                arguments=canonical_bytes(dict(call.arguments)),
+                command=row.envelope,
+                next_inquiry_at=unit.now + first_inquiry_ms,
+            )
+        )
+    return intents, outgoing

@@ -1,0 +1,130 @@
+"""Duties that find work without any hint, one class each."""
+
+from nerve.brain.ledger.claim import GiveBack, give_back, owned
+from nerve.brain.ledger.inquiries import (
+    Inquire,
+    Patience,
+    TellSettled,
+    anything_due,
+    inquire,
+    tell_settled,
+)
+from nerve.brain.ledger.repair import stuck, wake_idle_waiters
+from nerve.brain.schedule.scheduler import Scheduler
+from nerve.brain.tools.messages import Messages
+from nerve.common.clock import Clock
+from nerve.common.outbox import Relay
+from nerve.common.sql import Ledger, Tx
+
+INQUIRIES_AT_ONCE = 500
+
+
+class Inquiries:
+    """Repeats and asks what was not answered, and tells Hands what was applied."""
+
+    name = "inquiries"
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        *,
+        host: str,
+        messages: Messages,
+        patience: Patience,
+        relay: Relay,
+        clock: Clock,
+        scan_seconds: float,
+    ) -> None:
+        self.interval_seconds = scan_seconds
+        self._ledger = ledger
+        self._host = host
+        self._messages = messages
+        self._patience = patience
+        self._relay = relay
+        self._clock = clock
+
+    async def run_once(self) -> bool:
+        now = self._clock.now_ms()
+        if not await self._ledger.read(self._anything):
+            return False
+        asked = await self._ledger.commit(
+            inquire,
+            Inquire(
+                messages=self._messages,
+                patience=self._patience,
+                host=self._host,
+                relay=self._relay,
+                limit=INQUIRIES_AT_ONCE,
+                now=now,
+            ),
+        )
+        told = await self._ledger.commit(
+            tell_settled,
+            TellSettled(
+                messages=self._messages,
+                host=self._host,
+                relay=self._relay,
+                limit=INQUIRIES_AT_ONCE,
+                now=now,
+            ),
+        )
+        return INQUIRIES_AT_ONCE in (asked, told)
+
+    async def _anything(self, tx: Tx) -> bool:
+
+        return await anything_due(tx, self._clock.now_ms())
+
+
+class Strays:
+    """Threads that this host owns and does not run: a task was lost, or a claim was in doubt."""
+
+    name = "strays"
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        scheduler: Scheduler,
+        *,
+        host: str,
+        clock: Clock,
+        scan_seconds: float,
+    ) -> None:
+        self.interval_seconds = scan_seconds
+        self._ledger = ledger
+        self._scheduler = scheduler
+        self._host = host
+        self._clock = clock
+        self._suspects: dict[str, int] = {}
+
+    async def run_once(self) -> bool:
+        """A Thread is given back when two looks in a row find it owned and not run."""
+
+        async def query(tx: Tx) -> dict[str, int]:
+            return await owned(tx, self._host)
+
+        found = await self._ledger.read(query)
+        strays = {
+            thread: token for thread, token in found.items()
+            if thread not in self._scheduler.threads
+        }
+        for thread, token in strays.items():
+            if self._suspects.get(thread) == token:
+                await self._give_back(thread, token)
+        self._suspects = strays
+        if await self._ledger.read(stuck):
+            await self._ledger.commit(wake_idle_waiters, self._clock.now_ms())
+        return False
+
+    async def _give_back(self, thread: str, token: int) -> None:
+        now = self._clock.now_ms()
+        await self._ledger.commit(
+            give_back,
+            GiveBack(
+                thread=thread,
+                host=self._host,
+                token=token,
+                reason="its host owned it and did not run it",
+                ready_at=now,
+                now=now,
+            ),
+        )

@@ -1,0 +1,149 @@
+"""The running Threads of one host: claimed within its slots, driven to their next rest, drained."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from nerve.brain.ledger.claim import Claim, Claimed, claim
+from nerve.brain.ledger.step_unit import Verdict
+from nerve.brain.schedule.invocation import Invocation, Office
+from nerve.brain.schedule.registry import Registry
+from nerve.common.logs import get_log
+from nerve.protocol.errors import NerveError
+
+_log = get_log("nerve.brain.scheduler")
+
+Notify = Callable[[str, str], None]
+"""`notify(session, turn)`: something about the Turn was committed."""
+
+
+@dataclass(slots=True)
+class _Running:
+    invocation: Invocation
+    task: asyncio.Task[None]
+
+
+class Scheduler:
+    """Claims READY Threads of the definitions it offers and runs each in a task of its own."""
+
+    name = "claims"
+
+    def __init__(
+        self,
+        office: Office,
+        registry: Registry,
+        *,
+        slots: int,
+        scan_seconds: float,
+        notify: Notify,
+        poke: Callable[[], None],
+    ) -> None:
+        self.interval_seconds = scan_seconds
+        self._office = office
+        self._registry = registry
+        self._slots = slots
+        self._notify = notify
+        self._poke = poke
+        self._running: dict[str, _Running] = {}
+        self._admitting = True
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    @property
+    def offers(self) -> frozenset[str]:
+        """Definitions that may be claimed here right now; none without a free slot."""
+        if not self._admitting or len(self._running) >= self._slots:
+            return frozenset()
+        return self._registry.ids
+
+    @property
+    def threads(self) -> frozenset[str]:
+        """What runs here."""
+        return frozenset(self._running)
+
+    async def run_once(self) -> bool:
+        """Claim what is READY and fits; True where more may be waiting."""
+        more = False
+        for definition in self._registry.ids:
+            free = self._slots - len(self._running)
+            if free <= 0 or not self._admitting:
+                return False
+            unit = Claim(
+                host=self._office.host,
+                definition=definition,
+                limit=free,
+                now=self._office.clock.now_ms(),
+            )
+            claimed = await self._office.ledger.commit(claim, unit)
+            for each in claimed:
+                self.start(each)
+            more = more or len(claimed) == free
+        return more
+
+    def start(self, claimed: Claimed) -> None:
+        """Run what this host owns by now."""
+        agent = self._registry.get(claimed.definition)
+        invocation = Invocation(self._office, claimed, agent)
+        task = asyncio.get_running_loop().create_task(
+            self._drive(invocation), name=f"turn:{claimed.turn}"
+        )
+        self._running[claimed.thread] = _Running(invocation, task)
+        self._idle.clear()
+        if claimed.first:
+            self._notify(claimed.session, claimed.turn)
+
+    def interrupt(self, turn: str) -> None:
+        """Ask the Run of a Turn to stop at its next boundary."""
+        for running in self._running.values():
+            if running.invocation.claimed.turn == turn:
+                running.invocation.host.stop = True
+
+    def stop_admitting(self) -> None:
+        self._admitting = False
+
+    async def drain(self, seconds: float) -> bool:
+        """Let what runs come to rest; what does not is handed over. True where all came to rest."""
+        self._admitting = False
+        try:
+            async with asyncio.timeout(seconds):
+                await self._idle.wait()
+            return True
+        except TimeoutError:
+            await self.close()
+            return False
+
+    async def close(self) -> None:
+        """Stop every Run now; their Threads go back for others."""
+        self._admitting = False
+        running = list(self._running.values())
+        for each in running:
+            each.task.cancel()
+        if running:
+            await asyncio.wait([each.task for each in running])
+        for each in running:
+            try:
+                await each.invocation.hand_over("its host stopped")
+            except NerveError as error:
+                _log.warning("a Thread could not be handed over", cause="hand_over", error=error)
+
+    async def _drive(self, invocation: Invocation) -> None:
+        claimed = invocation.claimed
+        verdict = Verdict.FENCED
+        try:
+            verdict = await invocation.run()
+        except NerveError as error:
+            _log.error(
+                "a Run could not be committed; a scan takes the Thread up again",
+                turn=claimed.turn,
+                cause="run",
+                error=error,
+            )
+        finally:
+            running = self._running.get(claimed.thread)
+            if running is not None and running.invocation is invocation:
+                del self._running[claimed.thread]
+            if not self._running:
+                self._idle.set()
+            self._notify(claimed.session, claimed.turn)
+            if verdict is Verdict.READY or len(self._running) == self._slots - 1:
+                self._poke()

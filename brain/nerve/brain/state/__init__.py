@@ -1,0 +1,1 @@
+"""Laws of state: pure functions and transition tables, no I/O and no clock."""

@@ -1,0 +1,145 @@
+"""What a Brain sends: sealed commands and controls as outbox rows, and where each of them goes.
+
+A row's id derives from what it asks, so that a repeat of something still waiting in the outbox adds
+nothing.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from nerve.common.outbox import OutboxRow
+from nerve.protocol.binding import ToolBinding
+from nerve.protocol.commands import ReplyTo, StartCommand, request_digest
+from nerve.protocol.controls import (
+    CancelExecution,
+    Question,
+    ReplayUpdates,
+    RouteQuery,
+    SettledExecution,
+)
+from nerve.protocol.envelope import Body, open_envelope, seal
+from nerve.protocol.identity import Origin, ThreadKey
+
+COMMANDS = "commands"
+CONTROLS = "controls"
+
+
+def destination(lane: str, route: str) -> str:
+    return f"{lane}:{route}"
+
+
+def parse_destination(text: str) -> tuple[str, str]:
+    """(lane, route)."""
+    lane, _, route = text.partition(":")
+    return lane, route
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Messages:
+    """Seals in the name of one Brain ledger (`cell`) of one deployment."""
+
+    deployment: str
+    cell: str
+    admit_within_ms: int
+
+    def start(
+        self,
+        binding: ToolBinding,
+        *,
+        thread: ThreadKey,
+        turn: str,
+        execution: str,
+        call_id: str,
+        arguments: Mapping[str, Any],
+        origin: Origin,
+        now: int,
+    ) -> OutboxRow:
+        assert binding.route is not None
+        body = StartCommand(
+            execution=execution,
+            namespace=thread.namespace,
+            session=thread.session,
+            thread=thread.thread,
+            turn=turn,
+            call_id=call_id,
+            tool=binding.name,
+            tool_version=binding.version,
+            binding_digest=binding.digest,
+            arguments=dict(arguments),
+            request_digest=request_digest(
+                execution, binding.name, binding.version, binding.digest, dict(arguments)
+            ),
+            origin=origin,
+            reply_to=ReplyTo(cell=self.cell),
+            attempt_key=execution,
+            issued_at=now,
+            admit_before=now + self.admit_within_ms,
+        )
+        return self._row(f"{execution}/start", COMMANDS, binding.route, body, thread.namespace, now)
+
+    def repeat(self, command: bytes, execution: str, route: str) -> OutboxRow:
+        """The exact command again."""
+        return OutboxRow(
+            id=f"{execution}/start", destination=destination(COMMANDS, route), envelope=command
+        )
+
+    def renew(self, command: bytes, *, now: int) -> OutboxRow:
+        """The same request with a new time until which it may be admitted."""
+        envelope = open_envelope(command)
+        body = envelope.body
+        assert isinstance(body, StartCommand)
+        fresh = body.model_copy(
+            update={"issued_at": now, "admit_before": now + self.admit_within_ms}
+        )
+        return self._row(
+            f"{body.execution}/start", COMMANDS, envelope.route, fresh, envelope.namespace, now
+        )
+
+    def cancel(self, execution: str, route: str, namespace: str, now: int) -> OutboxRow:
+        body = CancelExecution(
+            execution=execution, namespace=namespace, reply_to=ReplyTo(cell=self.cell)
+        )
+        return self._row(f"{execution}/cancel", CONTROLS, route, body, namespace, now)
+
+    def replay(
+        self, execution: str, route: str, namespace: str, *, from_sequence: int, now: int
+    ) -> OutboxRow:
+        body = ReplayUpdates(
+            execution=execution, reply_to=ReplyTo(cell=self.cell), from_sequence=from_sequence
+        )
+        return self._row(f"{execution}/replay", CONTROLS, route, body, namespace, now)
+
+    def ask(
+        self, questions: Sequence[tuple[str, int]], route: str, host: str | None, now: int
+    ) -> OutboxRow:
+        """One question about many executions, (id, last sequence) each."""
+        body = RouteQuery(
+            questions=tuple(
+                Question(execution=execution, known_sequence=sequence)
+                for execution, sequence in questions
+            ),
+            reply_to=ReplyTo(cell=self.cell),
+            host=host,
+        )
+        return self._row(f"{questions[0][0]}/ask", CONTROLS, route, body, "all", now)
+
+    def settled(
+        self, execution: str, route: str, namespace: str, *, sequence: int, now: int
+    ) -> OutboxRow:
+        body = SettledExecution(
+            execution=execution, reply_to=ReplyTo(cell=self.cell), sequence=sequence
+        )
+        return self._row(f"{execution}/settled", CONTROLS, route, body, namespace, now)
+
+    def _row(
+        self, id: str, lane: str, route: str, body: Body, namespace: str, now: int
+    ) -> OutboxRow:
+        envelope = seal(
+            body=body,
+            deployment=self.deployment,
+            namespace=namespace,
+            route=route,
+            issued_at=now,
+        )
+        return OutboxRow(id=id, destination=destination(lane, route), envelope=envelope.raw)

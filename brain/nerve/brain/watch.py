@@ -1,0 +1,238 @@
+"""Waiting and watching: woken by hints, right without them, and never a cause of work."""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from nerve.brain.ledger import queries
+from nerve.brain.state.turn import TERMINAL, TurnPhase
+from nerve.common.clock import Clock
+from nerve.common.sql import Ledger, Row, Tx
+from nerve.common.wakeups import Wakeups
+from nerve.protocol.content import Message, as_content
+from nerve.protocol.errors import BadInput, Conflict, Timeout
+from nerve.protocol.events import PublicEvent, cursor_of, sequence_of
+from nerve.protocol.identity import SessionKey, ThreadKey
+
+PAGE = 200
+CHANNEL = "turn:"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnResult:
+    """How a Turn ended. `output` stands where it COMPLETED, `failure` (code, message) where not."""
+
+    turn: str
+    thread: ThreadKey
+    phase: TurnPhase
+    output: Message | None
+    failure: dict[str, Any] | None
+
+    @property
+    def text(self) -> str:
+        """The answer as text; empty where there is none."""
+        return "" if self.output is None else self.output.text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventPage:
+    """Events after a cursor. An empty filtered page still moves `cursor`; it has caught up when
+    `cursor` equals `high_watermark`."""
+
+    events: Sequence[PublicEvent]
+    cursor: str
+    high_watermark: str
+
+
+class Watch:
+    """Waiters of one process, by Turn; one listener on the bell serves them all."""
+
+    def __init__(
+        self, ledger: Ledger, wakeups: Wakeups, clock: Clock, *, scan_seconds: float
+    ) -> None:
+        self._ledger = ledger
+        self._clock = clock
+        self._scan_seconds = scan_seconds
+        self._waiters: dict[str, set[asyncio.Event]] = defaultdict(set)
+        self._subscription = wakeups.listen(f"{CHANNEL}*", self._ring)
+        self._scan: asyncio.Task[None] | None = None
+
+    def close(self) -> None:
+        self._subscription.close()
+        if self._scan is not None:
+            self._scan.cancel()
+
+    def changed(self, turn: str) -> None:
+        """Something about the Turn was committed, here or elsewhere."""
+        for event in self._waiters.get(turn, ()):
+            event.set()
+
+    def _ring(self, channel: str) -> None:
+        self.changed(channel[len(CHANNEL) :])
+
+    async def result(self, thread: ThreadKey, turn: str, timeout: float | None) -> TurnResult:
+        async def query(tx: Tx) -> TurnResult | None:
+            return result_of(thread, await queries.turn(tx, turn))
+
+        try:
+            async with asyncio.timeout(timeout):
+                return await self._until(turn, lambda: self._ledger.read(query))
+        except TimeoutError:
+            raise Timeout(
+                f"the Turn {turn} of {thread} did not end within {timeout:g} s; it goes on",
+                where=turn,
+                next_step=f"wait again, or ask `nerve why {turn}`",
+                details={"turn": turn, "thread": thread.id},
+            ) from None
+
+    async def _until(self, turn: str, look: Callable[[], Any]) -> Any:
+        """The first value of `look` that is not None, looking again at each ring and scan."""
+        event = asyncio.Event()
+        self._waiters[turn].add(event)
+        try:
+            while True:
+                event.clear()
+                found = await look()
+                if found is not None:
+                    return found
+                self._keep_scanning()
+                await event.wait()
+        finally:
+            self._waiters[turn].discard(event)
+            if not self._waiters[turn]:
+                del self._waiters[turn]
+
+    def _keep_scanning(self) -> None:
+        if self._scan is None or self._scan.done():
+            self._scan = asyncio.get_running_loop().create_task(self._look_again(), name="watch")
+
+    async def _look_again(self) -> None:
+        """Hints may be lost: whoever waits looks again at each scan."""
+        while self._waiters:
+            await self._clock.sleep(self._scan_seconds)
+            for events in list(self._waiters.values()):
+                for event in events:
+                    event.set()
+
+    async def page(
+        self,
+        key: SessionKey,
+        after: str | None,
+        *,
+        limit: int,
+        thread: str | None = None,
+        turn: str | None = None,
+        run: str | None = None,
+    ) -> EventPage:
+        """Raises BadInput, UnknownSession; Conflict where a Turn is not of the Thread."""
+        if (turn is not None and thread is None) or (run is not None and turn is None):
+            raise BadInput(
+                "a Turn filter needs its Thread, and a Run filter its Turn",
+                where="filter",
+                next_step="name the one above too",
+            )
+
+        async def query(tx: Tx) -> EventPage:
+            session = await queries.session(tx, key.id)
+            if turn is not None:
+                await _check_owner(tx, key, thread, turn, run)
+            rows = await queries.events(tx, key.id, after=sequence_of(after), limit=limit)
+            wanted = [row for row in rows if _passes(row, key, thread, turn, run)]
+            last = rows[-1]["sequence"] if rows else sequence_of(after)
+            return EventPage(
+                events=[event_of(key, row) for row in wanted],
+                cursor=cursor_of(last),
+                high_watermark=cursor_of(session["sequence"]),
+            )
+
+        return await self._ledger.read(query)
+
+    async def follow(
+        self, thread: ThreadKey, turn: str, after: str | None
+    ) -> AsyncIterator[PublicEvent]:
+        """Events of a Turn as they are committed, until it has ended."""
+        cursor = after
+        while True:
+            ended = await self._ended(turn)
+            page = await self.page(
+                thread.session_key, cursor, limit=PAGE, thread=thread.thread, turn=turn
+            )
+            for event in page.events:
+                yield event
+            cursor = page.cursor
+            if cursor != page.high_watermark:
+                continue
+            if ended:
+                return
+            await self._next_change(thread, turn, page.high_watermark)
+
+    async def _ended(self, turn: str) -> bool:
+        async def query(tx: Tx) -> bool:
+            return TurnPhase((await queries.turn(tx, turn))["phase"]) in TERMINAL
+
+        return await self._ledger.read(query)
+
+    async def _next_change(self, thread: ThreadKey, turn: str, seen: str) -> None:
+        async def query(tx: Tx) -> bool | None:
+            session = await queries.session(tx, thread.session_key.id)
+            return True if cursor_of(session["sequence"]) != seen else None
+
+        await self._until(turn, lambda: self._ledger.read(query))
+
+
+def _passes(
+    row: Row, key: SessionKey, thread: str | None, turn: str | None, run: str | None
+) -> bool:
+    if thread is not None and row["thread"] != key.thread(thread).id:
+        return False
+    if turn is not None and row["turn"] != turn:
+        return False
+    return run is None or row["run"] == run
+
+
+async def _check_owner(
+    tx: Tx, key: SessionKey, thread: str | None, turn: str, run: str | None
+) -> None:
+    row = await queries.turn(tx, turn)
+    assert thread is not None
+    if row["thread"] != key.thread(thread).id:
+        raise Conflict(
+            f"the Turn {turn} does not belong to the thread {thread}",
+            where="turn",
+            next_step="name its own Thread",
+        )
+    if run is not None and not run.startswith(f"{turn}.r"):
+        raise Conflict(
+            f"the Run {run} does not belong to the Turn {turn}",
+            where="run",
+            next_step="name its own Turn",
+        )
+
+
+def event_of(key: SessionKey, row: Row) -> PublicEvent:
+    thread = row["thread"]
+    return PublicEvent(
+        sequence=row["sequence"],
+        type=row["type"],
+        namespace=key.namespace,
+        session=key.session,
+        thread=None if thread is None else thread.rpartition("/")[2],
+        turn=row["turn"],
+        run=row["run"],
+        at=row["created_at"],
+        payload=orjson.loads(row["body"]),
+    )
+
+
+def result_of(thread: ThreadKey, row: Row) -> TurnResult | None:
+    """The result of a Turn's row, or None while it is unfinished."""
+    phase = TurnPhase(row["phase"])
+    if phase not in TERMINAL:
+        return None
+    output = None if row["output"] is None else as_content(orjson.loads(row["output"]))
+    failure = None if row["failure"] is None else orjson.loads(row["failure"])
+    return TurnResult(turn=row["id"], thread=thread, phase=phase, output=output, failure=failure)
