@@ -56,15 +56,17 @@ class OpenAIModel:
         body = request_body(self.name, request, self._options)
         assembly = Assembly(on_delta, self._where)
         headers = {"Idempotency-Key": request.key}
+        answering = False
         try:
             stream = await client.chat.completions.create(**body, extra_headers=headers)
+            answering = True
             async with stream:
                 async for chunk in stream:
-                    assembly.chunk(chunk.model_dump(exclude_unset=True))
+                    assembly.chunk(_plain(chunk))
         except ModelError:
             raise
         except Exception as error:
-            raise self._translated(error) from None
+            raise self._translated(error, answering) from None
         return assembly.answer()
 
     async def close(self) -> None:
@@ -83,7 +85,7 @@ class OpenAIModel:
             )
         return self._client
 
-    def _translated(self, error: Any) -> Exception:  # Any: an exception of the SDK
+    def _translated(self, error: Any, answering: bool) -> Exception:  # Any: the SDK's exceptions
         sdk = _sdk()
         where = self._where
         text = self._key.hidden(str(error))[:300]
@@ -94,20 +96,28 @@ class OpenAIModel:
         if isinstance(error, sdk.APIStatusError):
             after = seconds(error.response.headers.get("retry-after"))
             return status_error(error.status_code, text, where=where, retry_after_seconds=after)
-        if isinstance(error, sdk.APIConnectionError):
+        if isinstance(error, sdk.APIConnectionError) and not answering:
             return ModelUnavailable(
                 f"no connection to the model's server: {text}",
                 where=where,
                 next_step="Check base_url and the network",
             )
-        if isinstance(error, sdk.APIError):
+        broke = isinstance(error, (sdk.APIConnectionError, ValueError))
+        if isinstance(error, sdk.APIError) and not broke:
             return stream_error(error.body or {"message": text}, where)
-        if isinstance(error, ValueError) or _is_of_the_http_client(error):
+        if broke or _is_of_the_http_client(error):
             return ModelAnswerDiscarded(
                 f"the stream broke ({type(error).__name__}): nothing of this answer was used",
                 where=where,
             )
         return cast("Exception", error)
+
+
+def _plain(chunk: Any) -> dict[str, Any]:
+    """The SDK hands on what is no object as it came."""
+    if hasattr(chunk, "model_dump"):
+        return cast("dict[str, Any]", chunk.model_dump(exclude_unset=True))
+    raise ValueError("an event is not an object")
 
 
 def _is_of_the_http_client(error: Exception) -> bool:
