@@ -1,0 +1,254 @@
+"""Takes what arrives: open, authorize, commit, and only then is it acknowledged or run.
+
+Every envelope of a bundle ends in one place: admitted, answered from the ledger, or in the bounded
+`refused` table. Only a ledger that does not answer makes a whole bundle come again.
+"""
+
+import asyncio
+from collections.abc import Coroutine, Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+from nerve.common import faults
+from nerve.common.clock import Clock
+from nerve.common.inbox import Refusal, refuse
+from nerve.common.sql import Ledger
+from nerve.hands.authorize import Gate
+from nerve.hands.engine import Engine
+from nerve.hands.ledger.admit import Admission, Admit, Bar, Command, Verdict, admit, bar
+from nerve.hands.ledger.reports import Speaker
+from nerve.hands.metrics import HandsMetrics
+from nerve.hands.report import Answers, Progresses
+from nerve.hands.starts import Starts
+from nerve.protocol.binding import ToolBinding
+from nerve.protocol.commands import StartCommand
+from nerve.protocol.envelope import Envelope, open_envelope
+from nerve.protocol.errors import BadInput, NerveError, RequestConflict, Unavailable
+from nerve.protocol.updates import Absence
+
+faults.register("hands", ["hands.intake.before_admit", "hands.intake.admitted"])
+
+LATE_MS = 5_000
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    envelope: Envelope
+    command: StartCommand
+    binding: ToolBinding | None
+    reserved: bool
+
+
+@final
+class Intake:
+    """Commands into the ledger, and those that start at once into the engine."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        gate: Gate,
+        engine: Engine,
+        starts: Starts,
+        progresses: Progresses,
+        answers: Answers,
+        speaker: Speaker,
+        *,
+        clock: Clock,
+        metrics: HandsMetrics,
+        topic: str,
+    ) -> None:
+        self._ledger = ledger
+        self._gate = gate
+        self._engine = engine
+        self._starts = starts
+        self._progresses = progresses
+        self._answers = answers
+        self._speaker = speaker
+        self._clock = clock
+        self._metrics = metrics
+        self._topic = topic
+        self._late_until = 0.0
+        self._pending: set[asyncio.Task[None]] = set()
+
+    async def accept(self, raws: Sequence[bytes]) -> None:
+        """Return after each command stands committed, one way or another."""
+        await self._to_its_end(self._accept(raws))
+
+    async def drain(self) -> None:
+        """Wait for admissions that are under way."""
+        while self._pending:
+            await asyncio.wait(self._pending)
+
+    async def _to_its_end(self, work: Coroutine[Any, Any, None]) -> None:
+        # What is committed as STARTED must also be launched, whatever becomes of the one who asked.
+        task = asyncio.get_running_loop().create_task(work, name="intake")
+        self._pending.add(task)
+        task.add_done_callback(self._pending.discard)
+        await asyncio.shield(task)
+
+    async def _accept(self, raws: Sequence[bytes]) -> None:
+        candidates = await self._candidates(raws)
+        if not candidates:
+            return
+        host = self._engine.host
+        host_id = self._speaker.host if host is None else host.id
+        try:
+            await faults.apoint("hands.intake.before_admit")
+            verdicts = await self._ledger.commit(admit, self._unit(candidates, host_id))
+            await faults.apoint("hands.intake.admitted")
+        except BaseException:
+            for each in candidates:
+                self._give_back(each)
+            raise
+        self._follow(candidates, verdicts, host_id)
+        for each, verdict in zip(candidates, verdicts, strict=True):
+            if verdict.admission not in (Admission.STARTED, Admission.ADMITTED):
+                await self._answer(each, verdict)
+
+    async def _candidates(self, raws: Sequence[bytes]) -> list[_Candidate]:
+        candidates: list[_Candidate] = []
+        seen: set[str] = set()
+        for raw in raws:
+            try:
+                envelope = open_envelope(raw)
+                command = envelope.body
+                if not isinstance(command, StartCommand):
+                    raise BadInput(f"a {envelope.kind} came as a command", where="kind")
+            except NerveError as error:
+                await self._refuse(raw, error)
+                continue
+            try:
+                await self._gate.check(envelope)
+            except Unavailable:
+                raise
+            except NerveError as error:
+                await self._refuse(raw, error)
+                await self._bar(command, error, envelope.namespace)
+                continue
+            first = command.execution not in seen
+            seen.add(command.execution)
+            candidates.append(self._candidate(envelope, command, may_start=first))
+        return candidates
+
+    def _candidate(
+        self, envelope: Envelope, command: StartCommand, *, may_start: bool
+    ) -> _Candidate:
+        binding = self._engine.match(command)
+        waits = self._starts.is_expected(command.binding_digest)
+        reserved = may_start and binding is not None and not waits and self._engine.take(binding)
+        return _Candidate(envelope, command, binding, reserved)
+
+    def _give_back(self, each: _Candidate) -> None:
+        if each.reserved and each.binding is not None:
+            self._engine.give_back(each.binding)
+
+    def _unit(self, candidates: Sequence[_Candidate], host: str) -> Admit:
+        return Admit(
+            host=host,
+            epoch=self._speaker.epoch,
+            commands=[
+                Command(
+                    id=each.command.execution,
+                    namespace=each.command.namespace,
+                    cell=each.command.reply_to.cell,
+                    tool=each.command.tool,
+                    tool_version=each.command.tool_version,
+                    binding_digest=each.command.binding_digest,
+                    request_digest=each.command.request_digest,
+                    envelope=each.envelope.raw,
+                    admit_before=each.command.admit_before,
+                    repeatable=each.binding is not None and each.binding.powers.idempotent_start,
+                    start=each.reserved,
+                )
+                for each in candidates
+            ],
+            now=self._clock.now_ms(),
+        )
+
+    def _follow(
+        self, candidates: Sequence[_Candidate], verdicts: Sequence[Verdict], host: str
+    ) -> None:
+        """Launch what was started, remember what waits."""
+        fresh: list[str] = []
+        for each, verdict in zip(candidates, verdicts, strict=True):
+            self._metrics.admissions.add(self._metrics.route, verdict.admission)
+            if verdict.admission is Admission.STARTED:
+                assert each.binding is not None
+                self._engine.launch(each.command, each.binding, token=1, attempt=1, host=host)
+            else:
+                self._give_back(each)
+            if verdict.admission is Admission.ADMITTED:
+                self._starts.expect(each.command.binding_digest)
+                self._starts.waiting += 1
+            if verdict.admission in (Admission.STARTED, Admission.ADMITTED):
+                fresh.append(each.command.execution)
+                self._note_age(each.command)
+        self._progresses.watch(fresh)
+        self._starts.pull()
+
+    def _note_age(self, command: StartCommand) -> None:
+        """Old commands that come in for the first time: Brain should not repeat its own yet."""
+        late = self._clock.now_ms() - command.issued_at > LATE_MS
+        if late:
+            self._late_until = self._clock.monotonic() + LATE_MS / 1000
+        self._speaker.older_commands_arriving = late or self._clock.monotonic() < self._late_until
+
+    async def _answer(self, each: _Candidate, verdict: Verdict) -> None:
+        command = each.command
+        cell, namespace = command.reply_to.cell, command.namespace
+        match verdict.admission:
+            case Admission.EXPIRED:
+                error: NerveError = BadInput(
+                    "the command came after its time to be admitted",
+                    where="admit_before",
+                    next_step="it is renewed by the Brain that still wants it",
+                )
+                await self._refuse(each.envelope.raw, error, code="expired")
+                absence, code, reason = Absence.NOT_ADMITTED, "expired", error.message
+            case Admission.CONFLICT:
+                error = RequestConflict(
+                    f"execution {command.execution} was admitted with another request digest",
+                    where="request_digest",
+                    next_step="the sender must use another execution id for another request",
+                )
+                await self._refuse(each.envelope.raw, error)
+                absence, code, reason = Absence.REFUSED, error.code, error.message
+            case Admission.BARRED:
+                absence = Absence.REFUSED
+                code, reason = verdict.code or "refused", verdict.reason or ""
+            case _:
+                await self._answers.state(command.execution, cell=cell, namespace=namespace)
+                return
+        await self._answers.refusal(
+            command.execution, absence, code=code, reason=reason, cell=cell, namespace=namespace
+        )
+
+    async def _bar(self, command: StartCommand, error: NerveError, namespace: str) -> None:
+        """Say no, and keep it a no for this very command whatever the policy says later."""
+        unit = Bar(
+            execution=command.execution,
+            until=command.admit_before,
+            code=error.code,
+            reason=error.message[:1000],
+        )
+        if await self._ledger.commit(bar, unit):
+            await self._answers.refusal(
+                command.execution,
+                Absence.REFUSED,
+                code=error.code,
+                reason=error.message[:1000],
+                cell=command.reply_to.cell,
+                namespace=namespace,
+            )
+
+    async def _refuse(self, raw: bytes, error: NerveError, *, code: str | None = None) -> None:
+        self._metrics.refused.add(self._metrics.route, code or error.code)
+        unit = Refusal(
+            topic=self._topic,
+            code=code or error.code,
+            reason=str(error)[:2000],
+            head=raw,
+            now=self._clock.now_ms(),
+        )
+        await self._ledger.commit(refuse, unit)

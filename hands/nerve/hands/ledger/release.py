@@ -1,0 +1,58 @@
+"""What a dead host leaves: its running executions become RECOVERING (repeatable) or UNKNOWN."""
+
+from dataclasses import dataclass
+
+from nerve.common.sql import Row, Tx, law, sql
+from nerve.hands.ledger.conditions import OWNED
+from nerve.hands.ledger.records import read_row, record_of
+from nerve.hands.ledger.reports import Speaker, move
+from nerve.hands.state.record import FINISHABLE, lost
+
+OWNED_BY = sql(f"select * from execution where host = :host and {OWNED} order by id")
+REPEAT = sql(
+    "update execution set state = :state, effect = :effect, host = null, token = token + 1"
+    " where id = :id and token = :token and state = :before"
+)
+
+
+async def release_executions(tx: Tx, host: str, now: int, speaker: Speaker) -> None:
+    """Inside the transaction that releases `host` for ever."""
+    for row in await tx.all(OWNED_BY, host=host):
+        await _lose(tx, row, speaker, now)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Abandon:
+    id: str
+    host: str
+    token: int
+    speaker: Speaker
+    now: int
+
+
+@law("hands.abandon", keys=lambda unit: (unit.id,))
+async def abandon(tx: Tx, unit: Abandon) -> bool:
+    """A living host says that it lost track of one execution; False where it owns it no more."""
+    row = await read_row(tx, unit.id)
+    if row is None or (row["host"], row["token"]) != (unit.host, unit.token):
+        return False
+    if record_of(row).state not in FINISHABLE:
+        return False
+    await _lose(tx, row, unit.speaker, unit.now)
+    return True
+
+
+async def _lose(tx: Tx, row: Row, speaker: Speaker, now: int) -> None:
+    to = lost(record_of(row))
+    assert to is not None, row["id"]
+    if to.state.is_terminal:
+        await move(tx, speaker, row, to, now=now)
+        return
+    await tx.run(
+        REPEAT,
+        id=row["id"],
+        token=row["token"],
+        before=row["state"],
+        state=to.state,
+        effect=to.effect,
+    )

@@ -1,0 +1,101 @@
+"""Starting what waits: a host with a free slot takes the oldest execution of a tool that it has."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from nerve.common.lease import require_live
+from nerve.common.sql import Row, Tx, law, sql
+from nerve.hands.ledger.conditions import READY
+from nerve.hands.ledger.records import record_of
+from nerve.hands.ledger.reports import Speaker, move
+from nerve.hands.state.record import stale
+
+OLDEST = sql(
+    f"select * from execution where {READY} and binding_digest = :binding_digest"
+    " order by admitted_at, id limit :limit"
+)
+START = sql(
+    "update execution set state = 'STARTED', effect = 'unconfirmed', host = :host,"
+    " token = token + 1, attempt = attempt + 1, epoch = :epoch, repeatable = :repeatable,"
+    " started_at = :now, waiting = null"
+    f" where id = :id and {READY} returning token, attempt"
+)
+WAITING = sql(
+    f"select binding_digest, count(*) as number, min(admitted_at) as oldest from execution"
+    f" where {READY} group by binding_digest"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Want:
+    """How many executions of one binding this host could run now."""
+
+    binding_digest: str
+    repeatable: bool
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    host: str
+    wants: Sequence[Want]
+    speaker: Speaker
+    now: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Started:
+    """An execution that this host now owns and must run."""
+
+    id: str
+    token: int
+    attempt: int
+    command: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartVerdict:
+    started: Sequence[Started]
+    more: Mapping[str, bool]
+    """By binding digest: whether more may be waiting than were taken."""
+
+
+@law("hands.start", keys=lambda unit: tuple(want.binding_digest for want in unit.wants))
+async def start(tx: Tx, unit: Start) -> StartVerdict:
+    if not await require_live(tx, unit.host):
+        return StartVerdict(started=(), more={})
+    started: list[Started] = []
+    more: dict[str, bool] = {}
+    for want in unit.wants:
+        rows = await tx.all(OLDEST, binding_digest=want.binding_digest, limit=want.count)
+        more[want.binding_digest] = len(rows) == want.count
+        for row in rows:
+            if (one := await _start(tx, unit, want, row)) is not None:
+                started.append(one)
+    return StartVerdict(started=started, more=more)
+
+
+async def _start(tx: Tx, unit: Start, want: Want, row: Row) -> Started | None:
+    record = record_of(row)
+    obstacle = stale(record, epoch=unit.speaker.epoch, repeatable=want.repeatable)
+    if obstacle is not None:
+        await move(tx, unit.speaker, row, obstacle, now=unit.now)
+        return None
+    changed = await tx.one(
+        START,
+        id=record.id,
+        host=unit.host,
+        epoch=unit.speaker.epoch,
+        repeatable=want.repeatable,
+        now=unit.now,
+    )
+    if changed is None:
+        return None
+    return Started(
+        id=record.id, token=changed["token"], attempt=changed["attempt"], command=row["command"]
+    )
+
+
+async def waiting(tx: Tx) -> Sequence[Row]:
+    """(binding_digest, number, oldest) of what is ready and owned by nobody."""
+    return await tx.all(WAITING)

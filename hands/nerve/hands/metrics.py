@@ -1,0 +1,70 @@
+"""Every instrument of a Hands process. No identity is a label."""
+
+from nerve.common.metrics import SECONDS, SIZES, Counter, Gauge, Histogram
+
+
+class HandsMetrics:
+    def __init__(self, route: str) -> None:
+        self.route = route
+        self.admissions = Counter(
+            "nerve_hands_admissions", "commands by what became of them", ("route", "admission")
+        )
+        self.executions = Counter(
+            "nerve_hands_executions", "ended executions", ("route", "state", "effect")
+        )
+        self.recoveries = Counter(
+            "nerve_hands_recoveries", "executions that were started again", ("route",)
+        )
+        self.refused = Counter(
+            "nerve_hands_refused", "messages refused at the door", ("route", "code")
+        )
+        self.observations = Counter(
+            "nerve_hands_observations",
+            "results of owners that had lost their execution",
+            ("route",),
+        )
+        self.running = Gauge("nerve_hands_running", "tools that run now", ("route",))
+        self.free = Gauge("nerve_hands_free_slots", "slots that are free now", ("route",))
+        self.seconds = Histogram(
+            "nerve_hands_tool_seconds", "how long tools ran", ("route",), bounds=SECONDS
+        )
+
+        self.batch = Histogram(
+            "nerve_hands_batch_units", "units that shared a commit", ("route",), bounds=SIZES
+        )
+        self.commit = Histogram(
+            "nerve_hands_commit_seconds",
+            "from BEGIN to the end of COMMIT",
+            ("route",),
+            bounds=SECONDS,
+        )
+        self.outbox = Gauge("nerve_hands_outbox_rows", "updates not confirmed yet", ("route",))
+        self.outbox_age = Gauge(
+            "nerve_hands_outbox_oldest_seconds", "age of the oldest of them", ("route",)
+        )
+        self.held = Gauge("nerve_hands_executions_now", "executions by state", ("route", "state"))
+        self.beat_late = Gauge(
+            "nerve_hands_lease_late_seconds", "how late the last heartbeat was", ("route",)
+        )
+
+    def observe_commit(self, units: int, seconds: float) -> None:
+        self.batch.observe(units, self.route)
+        self.commit.observe(seconds, self.route)
+
+    def instruments(self) -> list[Counter | Gauge | Histogram]:
+        return [
+            self.admissions,
+            self.executions,
+            self.recoveries,
+            self.refused,
+            self.observations,
+            self.running,
+            self.free,
+            self.seconds,
+            self.batch,
+            self.commit,
+            self.outbox,
+            self.outbox_age,
+            self.held,
+            self.beat_late,
+        ]

@@ -1,0 +1,26 @@
+"""The laws of an execution as pure functions: no I/O, no clock, `now` is an argument."""
+
+from nerve.hands.state.cancel import Cancelling, cancel
+from nerve.hands.state.reconcile import reconcile
+from nerve.hands.state.record import (
+    ATTEMPTS_MAX,
+    FINISHABLE,
+    STARTABLE,
+    Move,
+    Record,
+    lost,
+    stale,
+)
+
+__all__ = [
+    "ATTEMPTS_MAX",
+    "FINISHABLE",
+    "STARTABLE",
+    "Cancelling",
+    "Move",
+    "Record",
+    "cancel",
+    "lost",
+    "reconcile",
+    "stale",
+]
