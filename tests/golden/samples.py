@@ -1,11 +1,13 @@
 """One message of each kind and form, with every identity fixed, for the golden files."""
 
+from typing import Any
+
 from nerve.protocol.commands import ReplyTo, StartCommand, request_digest
 from nerve.protocol.content import ImagePart, StructuredPart, TextPart
 from nerve.protocol.controls import (
     CancelExecution,
-    Question,
     QueryExecution,
+    Question,
     ReadOutput,
     ReplayUpdates,
     RouteQuery,
@@ -30,7 +32,7 @@ from nerve.protocol.updates import (
     OutputPageUpdate,
     SnapshotUpdate,
 )
-from nerve.protocol.version import Version
+from nerve.protocol.version import BUILT, Version
 
 TURN = "t01hf7yat00fhxr0thxk8y2pnqm"
 EXECUTION = execution_id(TURN, 1)
@@ -38,7 +40,7 @@ NOW = 1_700_000_000_000
 BINDING = "sha256:" + "ab" * 32
 REPLY = ReplyTo(cell="brain-1")
 MARK = LedgerMark(ledger_id="hands-1", epoch=1, position=42)
-ARGUMENTS = {"city": "Tromsø 🌌", "days": [1, 2.5, None], "deep": {"ok": True}}
+ARGUMENTS: dict[str, Any] = {"city": "Tromsø 🌌", "days": [1, 2.5, None], "deep": {"ok": True}}
 PAGES = (
     reset_page(EXECUTION, 2),
     data_page(EXECUTION, 2, 0, "größer\n".encode()),
@@ -146,7 +148,7 @@ def samples() -> dict[str, Body]:
     }
 
 
-def sealed(body: Body, *, version: Version = Version(1, 0)) -> Envelope:
+def sealed(body: Body, *, version: Version = BUILT) -> Envelope:
     return seal(
         body=body,
         deployment="dev",

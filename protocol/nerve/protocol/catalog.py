@@ -7,14 +7,14 @@ import difflib
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, TypeVar, overload
 
-from pydantic import JsonValue
+from pydantic import JsonValue, ValidationError
 
 from nerve.protocol.binding import Powers, ToolBinding
 from nerve.protocol.canonical import canonical_bytes, check_value, digest, read_strict
 from nerve.protocol.errors import BadInput, BindingMismatch, UnknownTool
 from nerve.protocol.identity import check_name, check_route, check_tool_name
 from nerve.protocol.signature import Function, ToolFunction, read_function
-from nerve.protocol.wire import Wire, parse_wire
+from nerve.protocol.wire import Wire, parse_wire, refused
 
 CATALOG_BYTES_MAX: Final = 16 * 1024 * 1024
 DEFAULT_ROUTE: Final = "hands"
@@ -71,6 +71,10 @@ class Catalog:
     def add_function(self, function: F, **options: Any) -> F:
         """What the decorator does, for functions that stand elsewhere; same options."""
         failures = tuple(options.pop("failures", ()))
+        for kind in failures:
+            if not (isinstance(kind, type) and issubclass(kind, Exception)):
+                step = "List exception classes, as (ValueError,)"
+                raise BadInput(f"{kind!r} is no exception", where="failures", next_step=step)
         read = read_function(function, failures)
         self.add(_binding(function, read, self.route, options), read)
         return function
@@ -225,7 +229,19 @@ def _binding(
     name = check_tool_name(str(options.get("name") or getattr(function, "__name__", "")))
     target = check_value(options.get("target") or {}, "target")
     assert isinstance(target, dict)
-    seconds = options.get("timeout_seconds")
+    try:
+        return _made(name, read, route, target, options)
+    except ValidationError as error:
+        raise refused(error, f"tool {name}") from None
+
+
+def _made(
+    name: str,
+    read: ToolFunction,
+    route: str,
+    target: dict[str, JsonValue],
+    options: dict[str, Any],
+) -> ToolBinding:
     return ToolBinding(
         name=name,
         version=check_name(str(options.get("version", "1")), "version"),
@@ -240,6 +256,15 @@ def _binding(
             output=options.get("output", True),
         ),
         failures=tuple(sorted(f"{kind.__module__}.{kind.__qualname__}" for kind in read.failures)),
-        timeout_ms=None if seconds is None else max(1, round(seconds * 1000)),
+        timeout_ms=_milliseconds(options.get("timeout_seconds")),
         concurrency=options.get("concurrency"),
     )
+
+
+def _milliseconds(seconds: float | None) -> int | None:
+    if seconds is None:
+        return None
+    if not 0 < seconds < float("inf"):
+        step = "Give a positive number of seconds, or leave it out"
+        raise BadInput(f"a timeout of {seconds} s", where="timeout_seconds", next_step=step)
+    return max(1, round(seconds * 1000))

@@ -15,9 +15,11 @@ from nerve.protocol.canonical import canonical_bytes, check_value
 from nerve.protocol.content import Part, TextPart, text_of
 from nerve.protocol.errors import InvalidJSON, NerveError, TooLarge, WrongState
 from nerve.protocol.output import OutputSeal
-from nerve.protocol.wire import Code, Reason, Wire
+from nerve.protocol.values import printable
+from nerve.protocol.wire import REASON_MAX, Code, Reason, Wire
 
 RESULT_BYTES_MAX: Final = 896 * 1024
+DETAILS_BYTES_MAX: Final = 16 * 1024
 
 
 class ExecutionState(StrEnum):
@@ -115,20 +117,34 @@ class Failure(Wire):
     where: Reason | None = None
     next_step: Reason | None = None
     type: Annotated[str, StringConstraints(max_length=256)] | None = None
-    details: Annotated[dict[str, JsonValue], Field(max_length=64)] = {}
+    details: Annotated[dict[str, JsonValue], Field(max_length=4096)] = {}
 
     @classmethod
     def of(cls, error: NerveError, *, type: str | None = None) -> "Failure":
-        details = check_value(error.details, "details")
-        assert isinstance(details, dict)
+        """Of any error, however hostile its text: the failure itself must be recorded."""
         return cls(
             code=error.code,
-            message=error.message[:4096],
-            where=error.where[:4096] or None,
-            next_step=error.next_step[:4096] or None,
-            type=type,
-            details=details,
+            message=_clipped(error.message) or error.code,
+            where=_clipped(error.where) or None,
+            next_step=_clipped(error.next_step) or None,
+            type=_clipped(type or "")[:256] or None,
+            details=_details(error),
         )
+
+
+def _clipped(text: str) -> str:
+    return printable(str(text))[:REASON_MAX]
+
+
+def _details(error: NerveError) -> dict[str, JsonValue]:
+    try:
+        details = check_value(dict(error.details), "details")
+    except InvalidJSON as fault:
+        return {"placeholder": f"details_{fault.reason}"}
+    assert isinstance(details, dict)
+    if len(canonical_bytes(details)) > DETAILS_BYTES_MAX:
+        return {"placeholder": "details_too_large"}
+    return details
 
 
 class ExecutionResult(Wire):

@@ -1,6 +1,7 @@
 """The pydantic settings and field types that every message on the wire shares."""
 
-from typing import Annotated, Any, TypeVar
+from collections.abc import Mapping
+from typing import Annotated, Any, Final, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, StringConstraints, ValidationError
 
@@ -29,11 +30,16 @@ Ordinal = Annotated[int, Field(ge=1, le=INTEGER_MAX)]
 Millis = Annotated[int, Field(ge=0, le=INTEGER_MAX)]
 Digest = Annotated[str, StringConstraints(pattern=r"^sha256:[0-9a-f]{64}$")]
 Code = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]{0,63}$")]
-Reason = Annotated[str, StringConstraints(max_length=4096)]
+REASON_MAX: Final = 4096
+Reason = Annotated[str, StringConstraints(max_length=REASON_MAX)]
 
 
 def parse_wire(
-    model: type[Model], value: JsonValue | bytes, where: str, *, tolerant: bool = False
+    model: type[Model],
+    value: JsonValue | Mapping[str, Any] | bytes,
+    where: str,
+    *,
+    tolerant: bool = False,
 ) -> Model:
     """A model from its JSON (bytes must have been read strictly before).
 

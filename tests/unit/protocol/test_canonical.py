@@ -14,9 +14,7 @@ from nerve.protocol import canonical
 from nerve.protocol.canonical import canonical_bytes, check_value, digest, read_strict
 from nerve.protocol.errors import InvalidJSON, JSONFault, TooLarge
 
-TEXT = st.text(
-    st.characters(exclude_categories=["Cs"], exclude_characters="\x00"), max_size=12
-)
+TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x00"), max_size=12)
 INTEGERS = st.integers(-(2**53) + 1, 2**53 - 1)
 FLOATS = st.floats(allow_nan=False, allow_infinity=False).filter(
     lambda number: not 2**53 - 1 < abs(number) < 1e21 and str(number) != "-0.0"
@@ -241,7 +239,7 @@ def test_endless_and_over_deep_values_are_told_apart(value: Any, reason: JSONFau
 
 
 def test_tuples_and_integral_floats_are_settled_and_the_value_is_copied() -> None:
-    value = {"a": (1.0, 2), "b": []}
+    value: dict[str, Any] = {"a": (1.0, 2), "b": []}
     checked = check_value(value)
     assert checked == {"a": [1, 2], "b": []}
     assert isinstance(checked, dict) and checked["b"] is not value["b"]
@@ -249,7 +247,10 @@ def test_tuples_and_integral_floats_are_settled_and_the_value_is_copied() -> Non
 
 def test_a_digest_names_bytes_or_the_canonical_form() -> None:
     assert digest({"b": 1, "a": 2}) == digest(b'{"a":2,"b":1}')
-    assert digest(b"") == "sha256:" + "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
+    assert (
+        digest(b"")
+        == "sha256:" + "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
+    )
 
 
 @given(st.floats(allow_nan=False, allow_infinity=False))

@@ -4,20 +4,20 @@ import json
 from typing import Any
 
 import pytest
-from golden.samples import EXECUTION, NOW, sealed, samples, start
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nerve.protocol import canonical, envelope
+from golden.samples import EXECUTION, NOW, samples, sealed, start
+from nerve.protocol import canonical
 from nerve.protocol.canonical import canonical_bytes, digest
 from nerve.protocol.envelope import (
     BUNDLE_BYTES_MAX,
     ENVELOPE_BYTES_MAX,
     Body,
     Kind,
+    body_bytes,
     bundle,
     bundles,
-    body_bytes,
     offload,
     open_envelope,
     resolve,
@@ -35,7 +35,7 @@ from nerve.protocol.errors import (
 )
 from nerve.protocol.identity import new_uuid7
 from nerve.protocol.objects import ObjectRef
-from nerve.protocol.version import BUILT, Version, parse_version
+from nerve.protocol.version import BUILT, CURRENT, Version, parse_version
 
 SAMPLES = sorted(samples().items())
 NEWER = Version(BUILT.major, BUILT.minor + 1)
@@ -117,7 +117,8 @@ def test_a_body_under_another_kind_is_refused() -> None:
     ],
 )
 def test_a_header_that_nobody_could_open_is_not_sealed(change: dict[str, Any]) -> None:
-    fields = {"deployment": "dev", "namespace": "acme", "route": "hands", "issued_at": NOW}
+    fields: dict[str, Any] = {"deployment": "dev", "namespace": "acme", "route": "hands"}
+    fields["issued_at"] = NOW
     with pytest.raises(BadInput):
         seal(body=start(), **(fields | change))
 
@@ -347,4 +348,4 @@ def test_ids_sort_by_the_time_of_their_making() -> None:
 
 
 def test_the_current_version_is_the_built_one_unless_simulated() -> None:
-    assert envelope.CURRENT == BUILT
+    assert CURRENT == BUILT

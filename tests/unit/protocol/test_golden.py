@@ -4,15 +4,14 @@ import hashlib
 from pathlib import Path
 
 import pytest
-from golden.samples import samples, sealed
 
+from golden.samples import samples, sealed
 from nerve.protocol.catalog import Catalog
 from nerve.protocol.envelope import Body, open_envelope, seal
 
 FOLDER = Path(__file__).parents[2] / "golden"
-SUMS = dict(
-    reversed(line.split("  ")) for line in (FOLDER / "SHA256SUMS").read_text().splitlines()
-)
+LINES = (FOLDER / "SHA256SUMS").read_text().splitlines()
+SUMS = {line.partition("  ")[2]: line.partition("  ")[0] for line in LINES}
 NAMES = sorted(SUMS)
 
 
