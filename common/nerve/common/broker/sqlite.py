@@ -114,6 +114,8 @@ class SqliteBroker:
     async def publish(self, topic: str, bodies: Sequence[bytes]) -> None:
         check_bodies(topic, bodies)
         writer = self._writer()
+        if not bodies:
+            return
         await faults.apoint("common.broker.sqlite.before_publish")
         entry = _Publish(topic, bodies, asyncio.get_running_loop().create_future())
         self._queue.append(entry)

@@ -17,6 +17,7 @@ from nerve.common.broker.sqlite_file import QueueFile, is_busy, is_damaged, tran
 from nerve.common.clock import Clock
 from nerve.common.lifecycle import Background
 from nerve.common.logs import get_log
+from nerve.common.writelock import described
 from nerve.protocol.errors import BrokerUnavailable, NerveError
 
 QUICK_FLUSH_SECONDS = 0.0006
@@ -162,9 +163,10 @@ class QueueWriter:
 
     def held_up(self) -> NerveError:
         return BrokerUnavailable(
-            f"the queues could not be written within {self._lock_seconds:g} s",
+            f"the queues could not be written within {self._lock_seconds:g} s: "
+            f"{described(self.file.path)}",
             where=str(self.file.path),
-            next_step="It is tried again; `nerve doctor` names the process that holds the file",
+            next_step="It is tried again; end or thaw that process if this goes on",
         )
 
     async def close(self) -> None:
