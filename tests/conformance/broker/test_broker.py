@@ -63,7 +63,6 @@ async def test_bytes_arrive_unchanged(link: Link) -> None:
     assert body == received.body
 
 
-@pytest.mark.report("U24")
 async def test_what_was_published_before_anybody_consumed_is_kept(link: Link) -> None:
     await soon(link.sender.publish(TOPIC, [bundle("early")]))
     [received] = await collect(consume(link.receiver), 1)
@@ -133,7 +132,6 @@ async def test_a_refused_body_is_seen_again(link: Link) -> None:
     assert [bundle("a")] == bodies(again)
 
 
-@pytest.mark.report("U06")
 async def test_repeated_and_stale_settlements_do_no_harm(link: Link) -> None:
     consumer = consume(link.receiver)
     async with running(link.sender.publish(TOPIC, [bundle("a")])) as published:
@@ -254,7 +252,6 @@ async def test_a_closed_consumer_ends_its_receive_with_an_error(link: Link) -> N
         await soon(receiving)
 
 
-@pytest.mark.report("U08")
 async def test_a_closed_broker_confirms_nothing(link: Link) -> None:
     await soon(link.sender.close())
     await soon(link.sender.close())

@@ -6,7 +6,7 @@ import pytest
 
 from nerve.common.clock import SystemClock, VirtualClock, settle, wait_event, within
 
-pytestmark = [pytest.mark.law(12), pytest.mark.capability("H9.1")]
+pytestmark = pytest.mark.law(12)
 
 
 async def test_sleepers_wake_in_due_order_at_their_own_moment() -> None:

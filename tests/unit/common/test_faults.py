@@ -12,8 +12,6 @@ import pytest
 from nerve.common import faults
 from nerve.common.faults import FaultKind, Hit, InjectedFault, Rule
 
-pytestmark = pytest.mark.capability("H9.2")
-
 faults.register("unit", ["unit.a", "unit.b"])
 
 

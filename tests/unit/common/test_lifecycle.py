@@ -40,8 +40,6 @@ class Hanging(Recorder):
         await asyncio.Event().wait()
 
 
-@pytest.mark.report("U22")
-@pytest.mark.capability("D15.1")
 async def test_what_was_started_first_stops_last() -> None:
     events: list[str] = []
     host = Lifecycle([Recorder("lease", events), Recorder("broker", events)])
@@ -69,7 +67,6 @@ async def test_a_part_that_fails_to_stop_keeps_nobody_open() -> None:
     assert ["close b", "close a"] == events[2:]
 
 
-@pytest.mark.capability("D15.2")
 async def test_a_part_that_hangs_is_left_after_its_time() -> None:
     clock, events = VirtualClock(), list[str]()
     host = Lifecycle(
@@ -188,7 +185,6 @@ async def test_crashed_background_work_starts_again_after_a_backoff() -> None:
     assert [] == background.names
 
 
-@pytest.mark.capability("D15.2")
 async def test_work_that_closes_its_own_host_does_not_deadlock() -> None:
     background = Background()
     closed: list[str] = []

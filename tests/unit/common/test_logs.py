@@ -35,7 +35,6 @@ def test_a_json_line_carries_message_fields_and_context(stream: io.StringIO) -> 
     assert {**expected, "turn": "t1", "step": 3} == seen
 
 
-@pytest.mark.report("U32")
 async def test_a_flood_of_one_cause_is_one_line_a_second_and_counted(stream: io.StringIO) -> None:
     clock = VirtualClock()
     logs.configure(json_lines=True, stream=stream, clock=clock)

@@ -22,8 +22,6 @@ async def test_a_publish_returns_only_after_the_receiver_acknowledged() -> None:
         await soon(publishing)
 
 
-@pytest.mark.report("U38")
-@pytest.mark.report("U36")
 async def test_a_receiver_that_never_acknowledges_ends_the_publish_at_its_deadline() -> None:
     clock = VirtualClock()
     broker = MemoryBroker(clock=clock, publish_seconds=10)

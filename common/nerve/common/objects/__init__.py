@@ -3,4 +3,4 @@
 from nerve.common.objects.files import FileObjects
 from nerve.common.objects.port import OBJECT_BYTES_MAX, ObjectStore
 
-__all__ = ["OBJECT_BYTES_MAX", "FileObjects", "ObjectStore"]
+__all__ = ["FileObjects", "OBJECT_BYTES_MAX", "ObjectStore"]

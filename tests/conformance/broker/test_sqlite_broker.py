@@ -149,7 +149,6 @@ def stored(directory: Path) -> list[bytes]:
         return [body for (body,) in connection.execute("SELECT body FROM message ORDER BY id")]
 
 
-@pytest.mark.report("U01")
 async def test_what_a_killed_consumer_held_goes_to_another(opened: Opened) -> None:
     broker = await opened.open()
     child = await Child.start(opened.directory, "hold")
@@ -290,7 +289,6 @@ async def test_without_hints_a_scan_finds_what_was_published(opened: Opened) -> 
 
 
 @pytest.mark.rule(6)
-@pytest.mark.report("U37")
 async def test_a_frozen_writer_costs_a_deadline_and_never_the_event_loop(opened: Opened) -> None:
     broker = await opened.open(publish_seconds=0.3)
     with closing(sqlite3.connect(opened.directory / "broker.db", isolation_level=None)) as frozen:
