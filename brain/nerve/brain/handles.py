@@ -52,7 +52,6 @@ class Session:
                 key=self.key, name=name, agent=agent, version=version, now=self.runtime.now()
             ),
         )
-        self.runtime.notify(self.key.id, None)
         return Thread(self.runtime, key)
 
     async def submit(self, request_id: str, content: Content) -> "Turn":
@@ -71,7 +70,6 @@ class Session:
         await self.runtime.ledger.commit(
             close, Close(key=self.key, thread=None, now=self.runtime.now())
         )
-        self.runtime.notify(self.key.id, None)
 
     async def events(
         self,
@@ -128,7 +126,7 @@ class Thread:
         if admitted.ready is not None:
             self.runtime.wake(admitted.ready)
         if not admitted.known:
-            self.runtime.notify(self.key.session_key.id, admitted.turn)
+            self.runtime.notify(admitted.turn)
         return Turn(self.runtime, self.key, admitted.turn)
 
     async def close(self) -> None:
@@ -137,7 +135,6 @@ class Thread:
             close,
             Close(key=self.key.session_key, thread=self.key.thread, now=self.runtime.now()),
         )
-        self.runtime.notify(self.key.session_key.id, None)
 
     async def history(self, after: int = 0, limit: int = 100) -> Sequence[HistoryItem]:
         """Public messages in order; they survive the pruning of events."""
@@ -202,7 +199,7 @@ class Turn:
         if verdict.ready is not None:
             self.runtime.wake(verdict.ready)
         self.runtime.cancelled(self.id)
-        self.runtime.notify(self.thread.session_key.id, self.id)
+        self.runtime.notify(self.id, verdict.ended)
         return verdict
 
     async def list_runs(self, after: int = 0, limit: int = 100) -> Sequence[RunView]:

@@ -21,7 +21,7 @@ from nerve.brain.schedule.run_host import Emit
 from nerve.brain.state.recovery import RecoveryPolicy
 from nerve.brain.tools.messages import Messages
 from nerve.brain.views import TurnItem
-from nerve.brain.watch import CHANNEL, Watch
+from nerve.brain.watch import Watch
 from nerve.common.broker.port import Broker
 from nerve.common.settings import Settings
 from nerve.common.sql import Row, SqliteLedger, Tx
@@ -212,8 +212,6 @@ class DurableRuntime:
         if self.execution is not None:
             self.execution.scheduler.interrupt(turn)
 
-    def notify(self, session: str, turn: str | None) -> None:
+    def notify(self, turn: str, ended: bool = False) -> None:
         """Something about a Turn was committed: tell its watchers, here and in other processes."""
-        if turn is not None:
-            self.watch.changed(turn)
-            self.backend.wakeups.ring(f"{CHANNEL}{turn}")
+        self.watch.tell(turn, ended=ended)

@@ -20,6 +20,7 @@ from nerve.protocol.identity import SessionKey, ThreadKey
 
 PAGE = 200
 CHANNEL = "turn:"
+ENDED = "ended:"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,21 +59,33 @@ class Watch:
         self._clock = clock
         self._scan_seconds = scan_seconds
         self._waiters: dict[str, set[asyncio.Event]] = defaultdict(set)
-        self._subscription = wakeups.listen(f"{CHANNEL}*", self._ring)
+        self._wakeups = wakeups
+        self._subscriptions = [
+            wakeups.listen(f"{CHANNEL}*", self.heard),
+            wakeups.listen(f"{ENDED}*", self.heard),
+        ]
         self._scan: asyncio.Task[None] | None = None
 
     def close(self) -> None:
-        self._subscription.close()
+        for subscription in self._subscriptions:
+            subscription.close()
         if self._scan is not None:
             self._scan.cancel()
 
-    def changed(self, turn: str) -> None:
-        """Something about the Turn was committed, here or elsewhere."""
-        for event in self._waiters.get(turn, ()):
-            event.set()
+    def tell(self, turn: str, *, ended: bool) -> None:
+        """Something about the Turn was committed here: wake its watchers in every process.
 
-    def _ring(self, channel: str) -> None:
-        self.changed(channel[len(CHANNEL) :])
+        Whoever waits for the result hears only of the end, so that waiting costs nothing before.
+        """
+        channels = (f"{CHANNEL}{turn}", f"{ENDED}{turn}") if ended else (f"{CHANNEL}{turn}",)
+        for channel in channels:
+            self.heard(channel)
+            self._wakeups.ring(channel)
+
+    def heard(self, channel: str) -> None:
+        """A ring from this or another process."""
+        for event in self._waiters.get(channel, ()):
+            event.set()
 
     async def result(self, thread: ThreadKey, turn: str, timeout: float | None) -> TurnResult:
         async def query(tx: Tx) -> TurnResult | None:
@@ -80,7 +93,7 @@ class Watch:
 
         try:
             async with asyncio.timeout(timeout):
-                return await self._until(turn, lambda: self._ledger.read(query))
+                return await self._until(f"{ENDED}{turn}", lambda: self._ledger.read(query))
         except TimeoutError:
             raise Timeout(
                 f"the Turn {turn} of {thread} did not end within {timeout:g} s; it goes on",
@@ -89,10 +102,10 @@ class Watch:
                 details={"turn": turn, "thread": thread.id},
             ) from None
 
-    async def _until(self, turn: str, look: Callable[[], Any]) -> Any:
+    async def _until(self, channel: str, look: Callable[[], Any]) -> Any:
         """The first value of `look` that is not None, looking again at each ring and scan."""
         event = asyncio.Event()
-        self._waiters[turn].add(event)
+        self._waiters[channel].add(event)
         try:
             while True:
                 event.clear()
@@ -102,9 +115,9 @@ class Watch:
                 self._keep_scanning()
                 await event.wait()
         finally:
-            self._waiters[turn].discard(event)
-            if not self._waiters[turn]:
-                del self._waiters[turn]
+            self._waiters[channel].discard(event)
+            if not self._waiters[channel]:
+                del self._waiters[channel]
 
     def _keep_scanning(self) -> None:
         if self._scan is None or self._scan.done():
@@ -181,7 +194,7 @@ class Watch:
             session = await queries.session(tx, thread.session_key.id)
             return True if cursor_of(session["sequence"]) != seen else None
 
-        await self._until(turn, lambda: self._ledger.read(query))
+        await self._until(f"{CHANNEL}{turn}", lambda: self._ledger.read(query))
 
 
 def _passes(

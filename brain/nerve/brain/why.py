@@ -1,7 +1,7 @@
 """Why a Turn does not advance, in plain words and in a form that programs read."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
@@ -72,7 +72,6 @@ class TurnStatus:
     started_at: int | None = None
     ended_at: int | None = None
     failure: dict[str, Any] | None = None
-    extra: dict[str, Any] = field(default_factory=dict[str, Any])
 
 
 async def status(tx: Tx, id: str, *, now: int) -> TurnStatus:

@@ -310,12 +310,13 @@ class Hosts:
 
     async def close(self) -> None:
         """Give everything back, for ever; the heartbeat is the last thing that stops."""
-        host, self.host = self.host, None
+        host = self.host
         if host is None:
             return
         try:
             await self._release(host.id)
         finally:
+            self.host = None
             await host.stop_beating()
             host.drop_lock()
 

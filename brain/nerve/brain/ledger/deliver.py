@@ -81,7 +81,6 @@ class Accepted(StrEnum):
 class Delivered:
     accepted: Accepted
     turn: str | None = None
-    session: str | None = None
     definition: str | None = None
     ready: bool = False
     claimed: Claimed | None = None
@@ -182,9 +181,7 @@ async def apply(
     if not update.state.is_terminal or update.state is ExecutionState.UNKNOWN:
         await tx.run(PROGRESS, next_inquiry_at=unit.now + unit.silence_ms, **common)
         await _tell(tx, intent, _progress_event(intent, update), unit.now)
-        return Delivered(
-            accepted=Accepted.APPLIED, turn=intent["turn"], session=intent["session"]
-        )
+        return Delivered(accepted=Accepted.APPLIED, turn=intent["turn"])
     await tx.run(RECEIVE, result=_result_bytes(update), now=unit.now, **common)
     if update.sequence > 1:
         await inbox.release(tx, execution=update.execution, sequence=update.sequence)
@@ -201,7 +198,6 @@ async def received(
     done = Delivered(
         accepted=Accepted.APPLIED,
         turn=intent["turn"],
-        session=intent["session"],
         definition=intent["definition"],
     )
     if intent["thread_phase"] != "WAITING" or not eligible(intent, open_count=row["open_count"]):
@@ -212,7 +208,6 @@ async def received(
             return Delivered(
                 accepted=done.accepted,
                 turn=done.turn,
-                session=done.session,
                 definition=done.definition,
                 claimed=claimed,
             )
@@ -220,7 +215,6 @@ async def received(
     return Delivered(
         accepted=done.accepted,
         turn=done.turn,
-        session=done.session,
         definition=done.definition,
         ready=True,
     )

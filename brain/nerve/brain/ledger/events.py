@@ -40,30 +40,46 @@ async def append(tx: Tx, session: str, events: Sequence[NewEvent], *, now: int) 
     if row is None:
         raise AssertionError(f"session {session} has no row, and its thread has")
     first = int(row["sequence"]) - len(events) + 1
+    rows: list[dict[str, Any]] = []
     for sequence, event in enumerate(events, first):
-        body = dict(event.body)
+        body = event.body
         if event.said is not None:
-            message, content = event.said
-            body |= {"message_id": message, "message": content.to_json()}
-            await tx.run(
-                SAY,
-                session=session,
-                sequence=sequence,
-                thread=event.thread,
-                turn=event.turn,
-                message=message,
-                role=content.role.value,
-                body=orjson.dumps(body["message"]).decode(),
-                now=now,
-            )
-        await tx.run(
-            APPEND,
-            session=session,
-            sequence=sequence,
-            thread=event.thread,
-            turn=event.turn,
-            run=event.run,
-            type=event.type,
-            body=orjson.dumps(body).decode(),
-            now=now,
+            body = await _say(tx, session, sequence, event, event.said, now)
+        rows.append(
+            {
+                "session": session,
+                "sequence": sequence,
+                "thread": event.thread,
+                "turn": event.turn,
+                "run": event.run,
+                "type": event.type,
+                "body": orjson.dumps(body).decode(),
+                "now": now,
+            }
         )
+    await tx.many(APPEND, rows)
+
+
+async def _say(
+    tx: Tx,
+    session: str,
+    sequence: int,
+    event: NewEvent,
+    said: tuple[str, Message],
+    now: int,
+) -> dict[str, Any]:
+    """Write what was said into the history, and return the event's whole body."""
+    message, content = said
+    written = content.to_json()
+    await tx.run(
+        SAY,
+        session=session,
+        sequence=sequence,
+        thread=event.thread,
+        turn=event.turn,
+        message=message,
+        role=content.role.value,
+        body=orjson.dumps(written).decode(),
+        now=now,
+    )
+    return {**event.body, "message_id": message, "message": written}

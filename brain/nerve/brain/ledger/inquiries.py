@@ -184,9 +184,7 @@ async def not_found(tx: Tx, unit: NotFound) -> Delivered:
 
 async def _answer(tx: Tx, unit: NotFound, intent: Row, stored: Row) -> Delivered:
     update = unit.update
-    same = Delivered(
-        accepted=Accepted.APPLIED, turn=intent["turn"], session=intent["session"]
-    )
+    same = Delivered(accepted=Accepted.APPLIED, turn=intent["turn"])
     if update.absence is Absence.REFUSED and update.code != WRONG_LEDGER:
         return await _refused(tx, unit, intent)
     if not may_start_again(intent, stored, update):

@@ -306,7 +306,7 @@ def _intents(tables: sa.MetaData) -> None:
 
 
 def _public(tables: sa.MetaData) -> None:
-    event = sa.Table(
+    sa.Table(
         "event",
         tables,
         _text("session", key=True),
@@ -318,7 +318,6 @@ def _public(tables: sa.MetaData) -> None:
         _text("body"),
         _integer("created_at"),
     )
-    sa.Index("event_turn", event.c.turn, event.c.sequence)
     message = sa.Table(
         "message",
         tables,

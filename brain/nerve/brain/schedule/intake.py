@@ -126,8 +126,8 @@ class Intake:
             self._scheduler.start(delivered.claimed)
         elif delivered.ready and delivered.definition is not None:
             self._wake(delivered.definition)
-        if delivered.turn is not None and delivered.session is not None:
-            self._notify(delivered.session, delivered.turn)
+        if delivered.turn is not None:
+            self._notify(delivered.turn, False)
 
     async def _refuse(self, raw: bytes, error: NerveError, now: int) -> None:
         unit = Refusal(

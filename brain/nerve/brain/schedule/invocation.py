@@ -82,6 +82,7 @@ class Invocation:
         self._digest = claimed.digest
         self._step = 1
         self.claimed = claimed
+        self.ended = False
         self.host = RunHost(
             office.ledger,
             claimed.turn,
@@ -151,11 +152,17 @@ class Invocation:
             return await self._stopped()
         checkpoint = made.sealed_checkpoint(outcome.checkpoint, frame, self._digest)
         unit = self._unit(outcome, checkpoint)
-        verdict = await self._office.ledger.commit(advance, unit)
+        verdict = await self._advance(unit)
         if verdict is Verdict.CANCEL_FIRST:
             raise CancelFirst
         if verdict is not Verdict.FENCED:
             self._keep(frame, outcome.checkpoint.entries, outcome.checkpoint.state, checkpoint)
+        return verdict
+
+    async def _advance(self, unit: Advance) -> Verdict:
+        verdict = await self._office.ledger.commit(advance, unit)
+        ends = unit.next in (Next.FINISH, Next.FAIL, Next.SETTLED)
+        self.ended = ends and verdict in (Verdict.COMMITTED, Verdict.READY)
         return verdict
 
     def _unit(self, outcome: Parked | Finished | Failed, checkpoint: NewCheckpoint) -> Advance:
@@ -231,7 +238,7 @@ class Invocation:
             applied=[result.execution for result in results],
             public=[made.ended_badly(unit, f"turn.{end.value.lower()}")],
         )
-        verdict = await self._office.ledger.commit(advance, unit)
+        verdict = await self._advance(unit)
         if verdict is not Verdict.FENCED:
             self._keep(frame, cleaned.entries, cleaned.state, checkpoint)
         return verdict

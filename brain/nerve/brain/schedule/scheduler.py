@@ -13,8 +13,8 @@ from nerve.protocol.errors import NerveError
 
 _log = get_log("nerve.brain.scheduler")
 
-Notify = Callable[[str, str], None]
-"""`notify(session, turn)`: something about the Turn was committed."""
+Notify = Callable[[str, bool], None]
+"""`notify(turn, ended)`: something about the Turn was committed."""
 
 
 @dataclass(slots=True)
@@ -90,7 +90,7 @@ class Scheduler:
         self._running[claimed.thread] = _Running(invocation, task)
         self._idle.clear()
         if claimed.first:
-            self._notify(claimed.session, claimed.turn)
+            self._notify(claimed.turn, False)
 
     def interrupt(self, turn: str) -> None:
         """Ask the Run of a Turn to stop at its next boundary."""
@@ -144,6 +144,6 @@ class Scheduler:
                 del self._running[claimed.thread]
             if not self._running:
                 self._idle.set()
-            self._notify(claimed.session, claimed.turn)
+            self._notify(claimed.turn, invocation.ended)
             if verdict is Verdict.READY or len(self._running) == self._slots - 1:
                 self._poke()
