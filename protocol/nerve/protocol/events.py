@@ -63,6 +63,7 @@ class EventType(StrEnum):
     TOOL_CANCEL_REQUESTED = "tool.cancel_requested"
     TOOL_COMPLETED = "tool.completed"
     TOOL_RECEIVED = "tool.received"
+    TOOL_UNKNOWN = "tool.unknown"
     TOOL_RECONCILED = "tool.reconciled"
     TOOL_APPLIED = "tool.applied"
     TOOL_DELEGATED = "tool.delegated"
@@ -119,6 +120,7 @@ PAYLOADS: Final[Mapping[EventType, type[Wire]]] = MappingProxyType(
         _T.TOOL_CANCEL_REQUESTED: said.ToolMoved,
         _T.TOOL_COMPLETED: said.ToolMoved,
         _T.TOOL_RECEIVED: said.ToolMoved,
+        _T.TOOL_UNKNOWN: said.ToolMoved,
         _T.TOOL_RECONCILED: said.ToolMoved,
         _T.TOOL_APPLIED: said.ToolMoved,
         _T.TOOL_DELEGATED: said.Delegated,

@@ -74,7 +74,11 @@ class ToolFunction:
 
 
 def read_function(function: Function, failures: tuple[type[Exception], ...] = ()) -> ToolFunction:
-    """The schema of a function whose parameters are all typed."""
+    """The schema of a function whose parameters are all typed.
+
+    The schema is as pydantic writes it; where two sides may hold different releases of it, both
+    should load one exported catalog.
+    """
     name = getattr(function, "__name__", type(function).__name__)
     if inspect.isasyncgenfunction(function) or inspect.isgeneratorfunction(function):
         raise _unfit(name, "is a generator", "Return the result; write output through ToolContext")
