@@ -11,7 +11,7 @@ from nerve.protocol.controls import (
     ReadOutput,
     ReplayUpdates,
     RouteQuery,
-    SettledExecution,
+    SettledExecutions,
 )
 from nerve.protocol.envelope import Body, Envelope, seal
 from nerve.protocol.errors import ToolFailed
@@ -126,7 +126,9 @@ def samples() -> dict[str, Body]:
         ),
         "control.replay": ReplayUpdates(execution=EXECUTION, reply_to=REPLY, from_sequence=2),
         "control.read_output": ReadOutput(execution=EXECUTION, reply_to=REPLY, offset=9),
-        "control.settled": SettledExecution(execution=EXECUTION, reply_to=REPLY, sequence=3),
+        "control.settled": SettledExecutions(
+            settled=(Question(execution=EXECUTION, known_sequence=3),), reply_to=REPLY
+        ),
         "control.route_query": RouteQuery(
             questions=(Question(execution=EXECUTION, known_sequence=1),),
             reply_to=REPLY,

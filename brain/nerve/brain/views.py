@@ -8,7 +8,7 @@ import orjson
 from nerve.brain.state.run import RunState, StepState
 from nerve.brain.state.turn import TurnPhase
 from nerve.common.sql import Row
-from nerve.protocol.content import Message, as_content
+from nerve.protocol.content import Message
 from nerve.protocol.execution import ExecutionResult, ExecutionState, told
 from nerve.protocol.execution import Effect
 from nerve.protocol.identity import run_id, step_id
@@ -30,7 +30,7 @@ class HistoryItem:
             sequence=row["sequence"],
             turn=row["turn"],
             message_id=row["message"],
-            message=as_content(orjson.loads(row["body"])),
+            message=Message.model_validate_json(row["body"]),
             at=row["created_at"],
         )
 

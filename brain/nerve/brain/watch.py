@@ -13,7 +13,7 @@ from nerve.brain.state.turn import TERMINAL, TurnPhase
 from nerve.common.clock import Clock
 from nerve.common.sql import Ledger, Row, Tx
 from nerve.common.wakeups import Wakeups
-from nerve.protocol.content import Message, as_content
+from nerve.protocol.content import Message
 from nerve.protocol.errors import BadInput, Conflict, Timeout
 from nerve.protocol.events import PublicEvent, cursor_of, sequence_of
 from nerve.protocol.identity import SessionKey, ThreadKey
@@ -246,6 +246,6 @@ def result_of(thread: ThreadKey, row: Row) -> TurnResult | None:
     phase = TurnPhase(row["phase"])
     if phase not in TERMINAL:
         return None
-    output = None if row["output"] is None else as_content(orjson.loads(row["output"]))
+    output = None if row["output"] is None else Message.model_validate_json(row["output"])
     failure = None if row["failure"] is None else orjson.loads(row["failure"])
     return TurnResult(turn=row["id"], thread=thread, phase=phase, output=output, failure=failure)

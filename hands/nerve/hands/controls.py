@@ -20,7 +20,7 @@ from nerve.protocol.controls import (
     ReadOutput,
     ReplayUpdates,
     RouteQuery,
-    SettledExecution,
+    SettledExecutions,
 )
 from nerve.protocol.envelope import Envelope, open_envelope
 from nerve.protocol.errors import BadInput, NerveError, Unavailable, WrongLedger
@@ -66,8 +66,8 @@ class Controls:
             try:
                 envelope = open_envelope(raw)
                 await self._gate.check(envelope)
-                if isinstance(envelope.body, SettledExecution):
-                    settled.append((envelope.body.execution, envelope.body.sequence))
+                if isinstance(envelope.body, SettledExecutions):
+                    settled += [(each.execution, each.known_sequence) for each in envelope.body.settled]
                 else:
                     await self._handle(envelope)
             except BadInput as error:

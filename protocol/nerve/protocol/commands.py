@@ -13,13 +13,20 @@ from nerve.protocol.identity import (
     ToolField,
     TurnField,
 )
-from nerve.protocol.wire import Digest, Millis, Wire
+from nerve.protocol.wire import Digest, Millis, Ordinal, Wire
 
 
 class ReplyTo(Wire):
     """Where updates go: the cell is the id of the Brain ledger that asked."""
 
     cell: NameField
+
+
+class KnownLedger(Wire):
+    """The Hands ledger that a Brain has heard of on a route, and its epoch."""
+
+    ledger_id: NameField
+    epoch: Ordinal
 
 
 class StartCommand(Wire):
@@ -44,6 +51,8 @@ class StartCommand(Wire):
     attempt_key: IdField
     issued_at: Millis
     admit_before: Millis
+    known_ledger: KnownLedger | None = None
+    """A ledger that began after this was issued, and is not that one, cannot know whether it ran."""
 
 
 def request_digest(

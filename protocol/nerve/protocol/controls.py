@@ -51,14 +51,6 @@ class ReadOutput(Wire):
     limit: Annotated[int, Field(ge=1, le=16 * PAGE_BYTES_MAX)] = PAGE_BYTES_MAX
 
 
-class SettledExecution(Wire):
-    """The result was applied: the row may shrink to a tombstone."""
-
-    execution: ExecutionField
-    reply_to: ReplyTo
-    sequence: Ordinal
-
-
 class Question(Wire):
     """One execution of a grouped question and the last sequence that Brain holds of it."""
 
@@ -72,3 +64,10 @@ class RouteQuery(Wire):
     questions: Annotated[tuple[Question, ...], Field(min_length=1, max_length=QUESTIONS_MAX)]
     reply_to: ReplyTo
     host: NameField | None = None
+
+
+class SettledExecutions(Wire):
+    """Results up to these sequences were applied: the rows may shrink to tombstones."""
+
+    settled: Annotated[tuple[Question, ...], Field(min_length=1, max_length=QUESTIONS_MAX)]
+    reply_to: ReplyTo

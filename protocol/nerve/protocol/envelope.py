@@ -27,7 +27,7 @@ from nerve.protocol.controls import (
     ReadOutput,
     ReplayUpdates,
     RouteQuery,
-    SettledExecution,
+    SettledExecutions,
 )
 from nerve.protocol.errors import (
     BadInput,
@@ -89,7 +89,7 @@ class Kind(StrEnum):
 
 
 Control = (
-    QueryExecution | CancelExecution | ReplayUpdates | ReadOutput | SettledExecution | RouteQuery
+    QueryExecution | CancelExecution | ReplayUpdates | ReadOutput | SettledExecutions | RouteQuery
 )
 Update = ExecutionUpdate | NotFoundUpdate | OutputPageUpdate | SnapshotUpdate
 Body = StartCommand | Control | Update
@@ -100,7 +100,7 @@ BODIES: Final[dict[str, type[Body]]] = {
     Kind.CANCEL: CancelExecution,
     Kind.REPLAY: ReplayUpdates,
     Kind.READ_OUTPUT: ReadOutput,
-    Kind.SETTLED: SettledExecution,
+    Kind.SETTLED: SettledExecutions,
     Kind.ROUTE_QUERY: RouteQuery,
     Kind.EXECUTION: ExecutionUpdate,
     Kind.NOT_FOUND: NotFoundUpdate,

@@ -8,7 +8,7 @@ The journal is private: reasoning stays in it and never in a Message.
 """
 
 from collections.abc import Iterator, Sequence
-from itertools import chain
+from itertools import chain, islice
 from typing import Any, cast, overload
 
 from nerve.protocol.canonical import JsonValue
@@ -18,16 +18,20 @@ Entry = dict[str, JsonValue]
 
 
 class Conversation(Sequence[JsonValue]):
-    """The committed entries followed by new ones, as one sequence."""
+    """The committed entries followed by new ones, as one sequence that stays as it was made.
 
-    __slots__ = ("_new", "_old")
+    The committed ones are shared: they only ever grow, and what comes later is not shown.
+    """
+
+    __slots__ = ("_border", "_new", "_old")
 
     def __init__(self, old: Sequence[JsonValue], new: Sequence[JsonValue]) -> None:
         self._old = old
-        self._new = new
+        self._border = len(old)
+        self._new = tuple(new)
 
     def __len__(self) -> int:
-        return len(self._old) + len(self._new)
+        return self._border + len(self._new)
 
     @overload
     def __getitem__(self, index: int) -> JsonValue: ...
@@ -39,14 +43,15 @@ class Conversation(Sequence[JsonValue]):
         place = index + len(self) if index < 0 else index
         if not 0 <= place < len(self):
             raise IndexError(index)
-        border = len(self._old)
+        border = self._border
         return self._old[place] if place < border else self._new[place - border]
 
     def __iter__(self) -> Iterator[JsonValue]:
-        return chain(self._old, self._new)
+        return chain(islice(self._old, self._border), self._new)
 
     def __reversed__(self) -> Iterator[JsonValue]:
-        return chain(reversed(self._new), reversed(self._old))
+        places = range(self._border - 1, -1, -1)
+        return chain(reversed(self._new), map(self._old.__getitem__, places))
 
 
 def user_entry(message: Message, turn: str | None = None) -> Entry:

@@ -57,7 +57,7 @@ CALL_UNKNOWN = sql(
     " and outcome <> 'UNKNOWN'"
 )
 UNSETTLED = sql(
-    "select execution, route, thread, sequence from intent where state = 'APPLIED' and settled = 0"
+    "select execution, route, sequence from intent where state = 'APPLIED' and settled = 0"
     " and kind = 'remote' order by applied_at limit :limit"
 )
 SETTLE = sql("update intent set settled = 1 where execution = :execution")
@@ -130,19 +130,15 @@ class TellSettled:
 async def tell_settled(tx: Tx, unit: TellSettled) -> int:
     """Let Hands shrink what was applied here for good."""
     rows = await tx.all(UNSETTLED, limit=unit.limit)
-    outgoing: list[OutboxRow] = []
+    by_route: dict[str, list[tuple[str, int]]] = defaultdict(list)
     for row in rows:
-        await tx.run(SETTLE, execution=row["execution"])
-        namespace = ThreadKey.parse(row["thread"]).namespace
-        outgoing.append(
-            unit.messages.settled(
-                row["execution"],
-                row["route"],
-                namespace,
-                sequence=max(1, row["sequence"]),
-                now=unit.now,
-            )
-        )
+        by_route[row["route"]].append((row["execution"], row["sequence"]))
+    await tx.many(SETTLE, [{"execution": row["execution"]} for row in rows])
+    outgoing = [
+        unit.messages.settled(settled[first : first + QUESTIONS], route, unit.now)
+        for route, settled in by_route.items()
+        for first in range(0, len(settled), QUESTIONS)
+    ]
     await put(tx, outgoing, host=unit.host, now=unit.now, relay=unit.relay)
     return len(rows)
 

@@ -26,7 +26,7 @@ from nerve.brain.tools.messages import Messages
 from nerve.common.outbox import OutboxRow
 from nerve.common.sql import Row
 from nerve.protocol.canonical import canonical_bytes
-from nerve.protocol.content import Message, as_content
+from nerve.protocol.content import Message
 from nerve.protocol.errors import UnknownTool
 from nerve.protocol.execution import Effect, ExecutionResult, ExecutionState, told
 from nerve.protocol.identity import Origin, ThreadKey, execution_id, run_id, step_id
@@ -197,7 +197,8 @@ def failure_json(code: str, reason: str, next_step: str = "") -> str:
 
 
 def turn_input(claimed: Claimed) -> Message:
-    return as_content(orjson.loads(claimed.input))
+    # What the ledger holds was checked when it was admitted.
+    return Message.model_validate_json(claimed.input)
 
 
 def _applied(claimed: Claimed) -> list[str]:

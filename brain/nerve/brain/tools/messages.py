@@ -16,7 +16,7 @@ from nerve.protocol.controls import (
     Question,
     ReplayUpdates,
     RouteQuery,
-    SettledExecution,
+    SettledExecutions,
 )
 from nerve.protocol.envelope import Body, open_envelope, seal
 from nerve.protocol.identity import Origin, ThreadKey
@@ -124,13 +124,16 @@ class Messages:
         )
         return self._row(f"{questions[0][0]}/ask", CONTROLS, route, body, "all", now)
 
-    def settled(
-        self, execution: str, route: str, namespace: str, *, sequence: int, now: int
-    ) -> OutboxRow:
-        body = SettledExecution(
-            execution=execution, reply_to=ReplyTo(cell=self.cell), sequence=sequence
+    def settled(self, settled: Sequence[tuple[str, int]], route: str, now: int) -> OutboxRow:
+        """Results that were applied, (id, sequence) each."""
+        body = SettledExecutions(
+            settled=tuple(
+                Question(execution=execution, known_sequence=sequence)
+                for execution, sequence in settled
+            ),
+            reply_to=ReplyTo(cell=self.cell),
         )
-        return self._row(f"{execution}/settled", CONTROLS, route, body, namespace, now)
+        return self._row(f"{settled[0][0]}/settled", CONTROLS, route, body, "all", now)
 
     def _row(
         self, id: str, lane: str, route: str, body: Body, namespace: str, now: int
