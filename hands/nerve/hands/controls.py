@@ -67,7 +67,9 @@ class Controls:
                 envelope = open_envelope(raw)
                 await self._gate.check(envelope)
                 if isinstance(envelope.body, SettledExecutions):
-                    settled += [(each.execution, each.known_sequence) for each in envelope.body.settled]
+                    settled += [
+                        (each.execution, each.known_sequence) for each in envelope.body.settled
+                    ]
                 else:
                     await self._handle(envelope)
             except BadInput as error:

@@ -29,13 +29,14 @@ from nerve.hands.port import Ended, Pool, Run, current_run, ended
 from nerve.hands.tools.context import FunctionContext
 from nerve.hands.tools.threads import Contained, Threads
 from nerve.protocol.binding import ToolBinding
-from nerve.protocol.canonical import check_text
+from nerve.protocol.canonical import canonical_bytes, check_text, check_value
 from nerve.protocol.catalog import Catalog
 from nerve.protocol.errors import (
     InvalidArguments,
     InvalidJSON,
     JSONFault,
     NerveError,
+    TooLarge,
     ToolFailed,
     UnknownTool,
 )
@@ -158,11 +159,16 @@ class FunctionTools:
         if value is None and not returns_nothing(function.call):
             return _unstated("empty_return", "it returned nothing where a result was expected")
         result = self._stored(value)
-        return ended(ExecutionState.SUCCEEDED, Effect.COMPLETED, result, code=result.placeholder)
+        state = ExecutionState.SUCCEEDED if result.stated == "success" else ExecutionState.FAILED
+        return ended(state, Effect.COMPLETED, result, code=result.placeholder)
 
     def _stored(self, value: Any) -> ExecutionResult:
         try:
+            if isinstance(value, ExecutionResult):
+                return self._stated(value)
             return value_result(value, bytes_max=self._result_bytes)
+        except NerveError as error:
+            return placeholder_result(error)
         except Exception as error:
             # A value of a hostile type: reading it raises. The tool did run.
             return placeholder_result(
@@ -173,6 +179,17 @@ class FunctionTools:
                     next_step="return text, numbers, booleans, None, lists and dictionaries",
                 )
             )
+
+    def _stated(self, result: ExecutionResult) -> ExecutionResult:
+        checked = check_value(result.to_json(), "/result")
+        size = len(canonical_bytes(checked))
+        if size > self._result_bytes:
+            raise TooLarge(
+                f"a result of {size} bytes; the limit is {self._result_bytes}",
+                where="/result",
+                next_step="return less, or write it to the output",
+            )
+        return result
 
 
 class _OverTime(Exception):
