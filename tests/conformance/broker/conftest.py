@@ -33,9 +33,12 @@ async def memory(directory: Path) -> AsyncGenerator[Link]:
 
 
 @asynccontextmanager
-async def sqlite(directory: Path) -> AsyncGenerator[Link]:
+async def sqlite(directory: Path, *, quick_flush_seconds: float = 1.0) -> AsyncGenerator[Link]:
     bells = [Doorbell.open(directory), Doorbell.open(directory)]
-    sender, receiver = (SqliteBroker(directory, bell, publish_seconds=5) for bell in bells)
+    sender, receiver = (
+        SqliteBroker(directory, bell, publish_seconds=5, quick_flush_seconds=quick_flush_seconds)
+        for bell in bells
+    )
     await sender.open()
     await receiver.open()
     try:
@@ -47,7 +50,16 @@ async def sqlite(directory: Path) -> AsyncGenerator[Link]:
             bell.close()
 
 
-BROKERS: dict[str, Opener] = {"memory": memory, "sqlite": sqlite}
+def sqlite_on_a_slow_disk(directory: Path) -> AbstractAsyncContextManager[Link]:
+    """Commits wait in the helper thread, as they do where a flush takes long."""
+    return sqlite(directory, quick_flush_seconds=0.0)
+
+
+BROKERS: dict[str, Opener] = {
+    "memory": memory,
+    "sqlite": sqlite,
+    "sqlite-slow-disk": sqlite_on_a_slow_disk,
+}
 
 
 @pytest.fixture(params=BROKERS, ids=str)

@@ -73,6 +73,7 @@ class SqliteBroker:
         poll_seconds: float = 1.0,
         ack_seconds: float = 0.02,
         sweep_seconds: float = 1.0,
+        quick_flush_seconds: float = 0.0006,
         bytes_max: int | None = None,
         observe: Callable[[int, float], object] | None = None,
     ) -> None:
@@ -83,6 +84,7 @@ class SqliteBroker:
         self._poll_seconds = poll_seconds
         self._ack_seconds = ack_seconds
         self._sweep_seconds = sweep_seconds
+        self._quick_flush_seconds = quick_flush_seconds
         self._bytes_max = bytes_max
         self._observe = observe
         self._queue: deque[_Publish] = deque()
@@ -101,6 +103,7 @@ class SqliteBroker:
             self._clock,
             lock_seconds=self._publish_seconds,
             ack_seconds=self._ack_seconds,
+            quick_flush_seconds=self._quick_flush_seconds,
             returned=self._ring,
             observe=self._observe,
         )

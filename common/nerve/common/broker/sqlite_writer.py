@@ -20,7 +20,6 @@ from nerve.common.logs import get_log
 from nerve.common.writelock import described
 from nerve.protocol.errors import BrokerUnavailable, NerveError
 
-QUICK_FLUSH_SECONDS = 0.0006
 GENERATIONS_MAX = 5
 _SPINS = 10
 
@@ -82,6 +81,7 @@ class QueueWriter:
         *,
         lock_seconds: float,
         ack_seconds: float,
+        quick_flush_seconds: float,
         returned: Callable[[Iterable[str]], None],
         observe: Callable[[int, float], object] | None = None,
     ) -> None:
@@ -94,6 +94,7 @@ class QueueWriter:
         self._clock = clock
         self._lock_seconds = lock_seconds
         self._ack_seconds = ack_seconds
+        self._quick_flush_seconds = quick_flush_seconds
         self._returned = returned
         self._observe = observe
         self._one_at_a_time = asyncio.Lock()
@@ -218,7 +219,7 @@ class QueueWriter:
     async def _flush(self, connection: sqlite3.Connection) -> None:
         """COMMIT waits for the disk: on the loop while that is seen to be quick, else in the thread."""
         began = self._clock.monotonic()
-        if self._flush_seconds < QUICK_FLUSH_SECONDS:
+        if self._flush_seconds < self._quick_flush_seconds:
             connection.execute("COMMIT")
         else:
             loop = asyncio.get_running_loop()
