@@ -4,9 +4,10 @@
 `advance` and rebuilds them from JSON (replay always), and it checks the contract of the port.
 """
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, cast
+from inspect import isawaitable
+from typing import Any
 
 from nerve.brain.harness import (
     Boundary,
@@ -185,8 +186,8 @@ async def outcome_of(tool: Tool, call: ToolCall, execution: str) -> ToolOutcome:
     """As Hands report it: a value, an outcome that the tool made itself, or a failure."""
     state, effect = ExecutionState.SUCCEEDED, Effect.COMPLETED
     try:
-        value = tool(**call.arguments)
-        value = await value if isinstance(value, Awaitable) else cast("Any", value)
+        value: Any = tool(**call.arguments)
+        value = await value if isawaitable(value) else value
     except NerveError as error:
         state, effect, value = ExecutionState.FAILED, Effect.NONE, str(error)
     except Exception as error:
