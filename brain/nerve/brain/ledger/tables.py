@@ -2,6 +2,7 @@
 
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import sqlalchemy as sa
 
@@ -28,8 +29,10 @@ def _bytes(name: str, *, null: bool = False) -> "sa.Column[bytes]":
     return sa.Column(name, sa.LargeBinary, nullable=null)
 
 
-def _where(text: str) -> dict[str, sa.TextClause]:
-    return {"sqlite_where": sa.text(text), "postgresql_where": sa.text(text)}
+def _partial(name: str, *columns: "sa.Column[Any]", where: str) -> sa.Index:
+    """An index over the rows for which `where` holds: what is over costs nothing in it."""
+    condition = sa.text(where)
+    return sa.Index(name, *columns, sqlite_where=condition, postgresql_where=condition)
 
 
 @cache
@@ -96,10 +99,8 @@ def _conversation(tables: sa.MetaData) -> None:
         sa.CheckConstraint("(phase = 'RUNNING') = (host is not null)", name="running_has_host"),
         sa.CheckConstraint("(phase = 'IDLE') = (head is null)", name="idle_has_no_head"),
     )
-    sa.Index(
-        "thread_ready", thread.c.definition, thread.c.ready_at, **_where("phase = 'READY'")
-    )
-    sa.Index("thread_owned", thread.c.host, **_where("phase = 'RUNNING'"))
+    _partial("thread_ready", thread.c.definition, thread.c.ready_at, where="phase = 'READY'")
+    _partial("thread_owned", thread.c.host, where="phase = 'RUNNING'")
     sa.Index("thread_session", thread.c.session)
     sa.Table(
         "journal",
@@ -165,10 +166,9 @@ def _turns(tables: sa.MetaData) -> None:
     )
     sa.Index("turn_session", turn.c.session, turn.c.created_at)
     sa.Index("turn_created", turn.c.created_at)
-    sa.Index(
-        "turn_unblocked",
-        turn.c.thread,
-        **_where("phase in ('WAITING', 'SETTLING') and open_count = 0"),
+    _partial("turn_open", turn.c.created_at, where="ended_at is null")
+    _partial(
+        "turn_unblocked", turn.c.thread, where="phase in ('WAITING', 'SETTLING') and open_count = 0"
     )
     sa.Table(
         "request",
@@ -185,7 +185,7 @@ def _turns(tables: sa.MetaData) -> None:
 
 
 def _runs(tables: sa.MetaData) -> None:
-    run = sa.Table(
+    sa.Table(
         "run",
         tables,
         _text("turn", key=True),
@@ -198,7 +198,6 @@ def _runs(tables: sa.MetaData) -> None:
         _integer("ended_at"),
         state_check("state", RunState),
     )
-    sa.Index("run_host", run.c.host)
     sa.Table(
         "step",
         tables,
@@ -274,15 +273,19 @@ def _intents(tables: sa.MetaData) -> None:
             name="outcome_known",
         ),
         one_of("effect", (each.value for each in Effect), name="effect_known"),
-        sa.CheckConstraint("(state = 'APPLIED') = (applied_at is not null)", name="applied_has_time"),
+        sa.CheckConstraint(
+            "(state = 'APPLIED') = (applied_at is not null)", name="applied_has_time"
+        ),
     )
     sa.Index("intent_turn", intent.c.turn, intent.c.ordinal)
-    sa.Index("intent_open", intent.c.thread, **_where("state = 'OPEN'"))
-    sa.Index("intent_unapplied", intent.c.turn, **_where("state <> 'APPLIED'"))
-    sa.Index("intent_inquiry", intent.c.next_inquiry_at, **_where("next_inquiry_at is not null"))
-    sa.Index("intent_unknown", intent.c.requested_at, **_where("outcome = 'UNKNOWN'"))
-    sa.Index("intent_unsettled", intent.c.applied_at,
-             **_where("state = 'APPLIED' and settled = 0 and kind = 'remote'"))
+    _partial("intent_unapplied", intent.c.turn, where="state <> 'APPLIED'")
+    _partial("intent_inquiry", intent.c.next_inquiry_at, where="next_inquiry_at is not null")
+    _partial("intent_unknown", intent.c.requested_at, where="outcome = 'UNKNOWN'")
+    _partial(
+        "intent_unsettled",
+        intent.c.applied_at,
+        where="state = 'APPLIED' and settled = 0 and kind = 'remote'",
+    )
     sa.Table(
         "hands_ledger",
         tables,

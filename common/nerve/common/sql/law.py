@@ -67,11 +67,12 @@ class Law(Generic[U, V]):
     before_commit: str
     after_commit: str
     apply: Callable[[Tx, U], Awaitable[V]]
-    keys: Callable[[U], Sequence[str]]
+    # Any: a lambda beside the decorator is written before its unit is known.
+    keys: Callable[[Any], Sequence[str]]
 
 
 def law(
-    name: str, keys: Callable[[U], Sequence[str]]
+    name: str, keys: Callable[[Any], Sequence[str]]
 ) -> Callable[[Callable[[Tx, U], Awaitable[V]]], Law[U, V]]:
     """Make a transaction function a law: `@law("brain.park", keys=lambda unit: (unit.thread,))`."""
 

@@ -8,7 +8,7 @@ import sqlite3
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from nerve.common.sql import sqlite
 from nerve.common.sql.ledger import LedgerIdentity
@@ -162,7 +162,7 @@ def ddl(schema: Schema) -> list[str]:
     from sqlalchemy.schema import CreateIndex, CreateTable
 
     statements: list[str] = []
-    compiled = dialect.dialect()  # type: ignore[no-untyped-call]  # untyped in SQLAlchemy
+    compiled = dialect.dialect()
     for table in schema.metadata().sorted_tables:
         statements.append(str(CreateTable(table).compile(dialect=compiled)))
         indexes: list[sa.Index] = sorted(table.indexes, key=lambda index: str(index.name))
@@ -197,6 +197,23 @@ def _upgrade(path: Path, schema: Schema) -> None:
         connection.close()
 
 
+class _Borrowed:
+    """The caller's connection, whose transaction only the caller ends: SQLAlchemy rolls back where
+    it first connects, and would leave each statement of a script committed on its own."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+
+    def __getattr__(self, name: str) -> Any:  # Any: whatever a connection has under that name
+        return getattr(self._connection, name)
+
+    def commit(self) -> None: ...
+
+    def rollback(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
 def run_migrations(connection: sqlite3.Connection, schema: Schema) -> None:
     """Run the Alembic scripts of `schema` to their head inside the caller's transaction."""
     import sqlalchemy as sa
@@ -209,9 +226,8 @@ def run_migrations(connection: sqlite3.Connection, schema: Schema) -> None:
     config.set_main_option("script_location", str(schema.migrations))
     config.set_main_option("path_separator", "os")
     scripts = ScriptDirectory.from_config(config)
-    engine = sa.create_engine(
-        "sqlite://", creator=lambda: connection, poolclass=sa.pool.StaticPool
-    )
+    borrowed: Any = _Borrowed(connection)
+    engine = sa.create_engine("sqlite://", creator=lambda: borrowed, poolclass=sa.pool.StaticPool)
     with engine.connect() as over:
         context = MigrationContext.configure(
             over,
