@@ -1,14 +1,16 @@
 """Every broker behind the port; a new one adds a line to `BROKERS`."""
 
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from nerve.common import faults
 from nerve.common.broker import Broker, MemoryBroker, SqliteBroker
 from nerve.common.wakeups import Doorbell
+from support.queues import Opened
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,3 +68,18 @@ BROKERS: dict[str, Opener] = {
 async def link(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Link]:
     async with BROKERS[request.param](tmp_path) as opened:
         yield opened
+
+
+@pytest.fixture
+async def opened(tmp_path: Path) -> AsyncIterator[Opened]:
+    brokers = Opened(tmp_path)
+    yield brokers
+    faults.disarm()
+    await brokers.close()
+
+
+@pytest.fixture(autouse=True)
+def unarmed() -> Iterator[None]:
+    faults.disarm()
+    yield
+    faults.disarm()

@@ -3,162 +3,24 @@
 import asyncio
 import os
 import shutil
-import signal
 import sqlite3
-import sys
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from nerve.common import faults
-from nerve.common.broker import Delivery, SqliteBroker
+from nerve.common.broker import SqliteBroker
 from nerve.common.broker.sqlite_file import QueueFile
 from nerve.common.clock import SystemClock, settle
 from nerve.common.faults import InjectedFault
 from nerve.common.wakeups import Doorbell, LocalWakeups
 from nerve.protocol.errors import BrokerUnavailable, DiskFull, SchemaTooNew
+from support.queues import Opened, stored, take
 from support.waiting import running, soon, until
 
 PREFIX = "common.broker.sqlite."
-CHILD = """
-import asyncio, sys
-from nerve.common.broker import SqliteBroker
-from nerve.common.wakeups import Doorbell
-
-async def main(directory, role):
-    bell = Doorbell.open(directory)
-    broker = SqliteBroker(directory, bell)
-    await broker.open()
-    print("open", flush=True)
-    if role == "publish":
-        for number in range(1000):
-            await broker.publish("t", [b"%d" % number])
-            print("confirmed", number, flush=True)
-            await asyncio.sleep(0)
-    consumer = broker.consume("t", "g", credit=lambda: 5)
-    while True:
-        deliveries = await consumer.receive()
-        print("received", *(d.body.decode() for d in deliveries), flush=True)
-        if role == "ack":
-            consumer.ack(deliveries)
-        else:
-            await asyncio.Event().wait()
-
-asyncio.run(main(*sys.argv[1:]))
-"""
-
-
-class Opened:
-    """Brokers on one directory, each with a bell of its own, closed after the test."""
-
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
-        self._brokers: list[SqliteBroker] = []
-        self._bells: list[Doorbell] = []
-
-    async def open(
-        self,
-        *,
-        hints: bool = True,
-        poll_seconds: float = 30.0,
-        publish_seconds: float = 5.0,
-        bytes_max: int | None = None,
-    ) -> SqliteBroker:
-        bell = Doorbell.open(self.directory, hints=hints)
-        broker = SqliteBroker(
-            self.directory,
-            bell,
-            poll_seconds=poll_seconds,
-            publish_seconds=publish_seconds,
-            sweep_seconds=0.05,
-            bytes_max=bytes_max,
-        )
-        self._brokers.append(broker)
-        self._bells.append(bell)
-        await broker.open()
-        return broker
-
-    async def close(self) -> None:
-        for broker in self._brokers:
-            await broker.close()
-        for bell in self._bells:
-            bell.close()
-
-
-@pytest.fixture
-async def opened(tmp_path: Path) -> AsyncIterator[Opened]:
-    brokers = Opened(tmp_path)
-    yield brokers
-    faults.disarm()
-    await brokers.close()
-
-
-@pytest.fixture(autouse=True)
-def unarmed() -> Iterator[None]:
-    faults.disarm()
-    yield
-    faults.disarm()
-
-
-class Child:
-    """A process on the same queue file."""
-
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
-        self.process = process
-
-    @classmethod
-    async def start(cls, directory: Path, role: str, specification: str = "") -> "Child":
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-c", CHILD, str(directory), role),
-            env={**os.environ, "NERVE_FAULTS": specification},
-            stdout=asyncio.subprocess.PIPE,
-        )
-        child = cls(process)
-        assert "open" == await child.line()
-        return child
-
-    async def line(self) -> str:
-        assert self.process.stdout is not None
-        return (await soon(self.process.stdout.readline())).decode().strip()
-
-    async def rest(self) -> list[str]:
-        assert self.process.stdout is not None
-        text = await soon(self.process.stdout.read())
-        return text.decode().splitlines()
-
-    async def kill(self) -> None:
-        self.process.kill()
-        await self.process.wait()
-
-
-async def take(broker: SqliteBroker, count: int, *, ack: bool = True) -> list[bytes]:
-    consumer = broker.consume("t", "g", credit=lambda: 1000)
-    found: list[Delivery] = []
-    while len(found) < count:
-        found += await soon(consumer.receive())
-    if ack:
-        consumer.ack(found)
-    await consumer.close()
-    return [delivery.body for delivery in found]
-
-
-def stored(directory: Path) -> list[bytes]:
-    with closing(sqlite3.connect(directory / "broker.db")) as connection:
-        return [body for (body,) in connection.execute("SELECT body FROM message ORDER BY id")]
-
-
-async def test_what_a_killed_consumer_held_goes_to_another(opened: Opened) -> None:
-    broker = await opened.open()
-    child = await Child.start(opened.directory, "hold")
-    await soon(broker.publish("t", [b"a", b"b"]))
-    assert "received a b" == await child.line()
-    async with running(take(broker, 2)) as waiting:
-        await settle(50)
-        assert not waiting.done()
-        await child.kill()
-        assert [b"a", b"b"] == await soon(waiting)
 
 
 async def test_a_live_consumer_keeps_what_it_holds(opened: Opened) -> None:
@@ -170,46 +32,6 @@ async def test_a_live_consumer_keeps_what_it_holds(opened: Opened) -> None:
     await until(lambda: stored(opened.directory) == [b"held"], "the free one was acknowledged")
     holder.ack([held])
     await until(lambda: stored(opened.directory) == [], "the held one was acknowledged")
-
-
-@pytest.mark.law(1)
-@pytest.mark.parametrize("hit", [1, 7])
-@pytest.mark.parametrize(
-    "point",
-    ["before_publish", "before_publish_commit", "after_publish_commit", "before_confirm"],
-)
-async def test_a_killed_publisher_lost_no_confirmed_message(
-    opened: Opened, point: str, hit: int
-) -> None:
-    child = await Child.start(opened.directory, "publish", f"{PREFIX}{point}=kill@{hit}")
-    confirmed = [line.removeprefix("confirmed ").encode() for line in await child.rest()]
-    assert -signal.SIGKILL == await child.process.wait()
-    kept = stored(opened.directory)
-    assert confirmed == kept[: len(confirmed)]
-    assert len(kept) - len(confirmed) <= 1
-    broker = await opened.open()
-    if kept:
-        assert kept == await take(broker, len(kept))
-
-
-@pytest.mark.parametrize(
-    "point",
-    [
-        *("before_claim_commit", "after_claim_commit"),
-        *("before_ack_commit", "after_ack_commit"),
-    ],
-)
-async def test_a_consumer_killed_at_any_point_at_most_repeats(opened: Opened, point: str) -> None:
-    broker = await opened.open()
-    sent = [b"%d" % number for number in range(12)]
-    await soon(broker.publish("t", sent))
-    child = await Child.start(opened.directory, "ack", f"{PREFIX}{point}=kill@2")
-    lines = await child.rest()
-    first = [body.encode() for line in lines for body in line.split()[1:]]
-    assert -signal.SIGKILL == await child.process.wait()
-    left = stored(opened.directory)
-    second = await take(broker, len(left)) if left else []
-    assert set(sent) == {*first, *second}
 
 
 @pytest.mark.rule(13)
