@@ -12,10 +12,10 @@ from nerve.brain.agents.models import ModelAnswer, ModelRequest, OnDelta
 from nerve.brain.agents.react import ReactAgent
 from nerve.brain.agents.scripted import ScriptedModel
 from nerve.brain.harness import Boundary, Finished, Harness, Parked, Paused
+from nerve.brain.testing import Conductor, Crash, Ended, MemoryHost, new_turn
 from nerve.protocol.catalog import Catalog
 from nerve.protocol.content import Message
 from nerve.protocol.errors import Fenced
-from support.harness_host import Conductor, Crash, Ended, MemoryHost, new_turn
 
 SCRIPT = [
     {"text": "Looking.", "calls": [{"tool": "look", "arguments": {"place": "Oslo"}}] * 2},

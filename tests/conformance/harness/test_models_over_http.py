@@ -28,9 +28,9 @@ from nerve.brain.agents.models import (
 from nerve.brain.agents.openai import OpenAIModel
 from nerve.brain.agents.react import ReactAgent
 from nerve.brain.harness import Finished, Parked, Usage
+from nerve.brain.testing import Conductor, MemoryHost, new_turn
 from nerve.protocol.catalog import Catalog
 from nerve.protocol.errors import BadInput
-from support.harness_host import Conductor, MemoryHost, new_turn
 from support.model_server import model_server
 
 SECRET = "sk-never-show-this"

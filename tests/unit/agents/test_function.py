@@ -11,12 +11,12 @@ from pydantic import BaseModel
 from nerve.brain.agents.function import CallFailed, Context, FunctionAgent, function_agent
 from nerve.brain.agents.models import FailureClass, classify
 from nerve.brain.harness import Failed, Finished, Parked
+from nerve.brain.testing import Conductor, MemoryHost, RunningTurn, new_turn
 from nerve.common.clock import VirtualClock
 from nerve.protocol.catalog import Catalog
 from nerve.protocol.content import Message, StructuredPart, TextPart
 from nerve.protocol.errors import BadInput, Fenced, Incompatible, InvalidArguments, ToolFailed
 from nerve.protocol.execution import Effect, ExecutionState
-from support.harness_host import Conductor, MemoryHost, RunningTurn, new_turn
 
 Body = Callable[[Context, Message], Awaitable[Any]]
 

@@ -7,10 +7,10 @@ import pytest
 
 from nerve.brain.agents.react import ReactAgent
 from nerve.brain.agents.scripted import ScriptedModel
+from nerve.brain.testing import Conductor, MemoryHost
 from nerve.protocol.catalog import Catalog
 from nerve.protocol.errors import BadInput, ToolFailed
 from nerve.protocol.signature import ToolContext
-from support.harness_host import Conductor, MemoryHost
 
 
 def told(conductor: Conductor) -> list[str]:

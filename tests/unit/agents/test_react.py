@@ -20,10 +20,10 @@ from nerve.brain.agents.models import (
 from nerve.brain.agents.react import ReactAgent
 from nerve.brain.agents.scripted import ScriptedModel
 from nerve.brain.harness import Boundary, Failed, Finished, Frame, Parked, Usage
+from nerve.brain.testing import Conductor, MemoryHost, new_turn
 from nerve.protocol.catalog import Catalog
 from nerve.protocol.content import ImagePart, StructuredPart
 from nerve.protocol.errors import BadInput, Damaged, InvalidName
-from support.harness_host import Conductor, MemoryHost, new_turn
 
 Entry = dict[str, Any]
 

@@ -35,7 +35,8 @@ V = TypeVar("V")
 class HttpModel:
     """Any endpoint that speaks chat completions. `options` are added to each request's body.
 
-    `timeout_seconds` is the longest silence, `answer_seconds` the longest whole answer.
+    `timeout_seconds` is the longest silence, `answer_seconds` the longest whole answer. Without one
+    of the three ways to name a key none is sent.
     """
 
     def __init__(
@@ -45,7 +46,7 @@ class HttpModel:
         *,
         api_key: str | None = None,
         api_key_file: str | Path | None = None,
-        api_key_env: str | None = "OPENAI_API_KEY",
+        api_key_env: str | None = None,
         timeout_seconds: float = 120.0,
         answer_seconds: float = 900.0,
         options: Mapping[str, Any] | None = None,

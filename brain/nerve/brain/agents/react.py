@@ -88,7 +88,7 @@ class ReactAgent:
             harness="react",
             state_version=STATE_VERSION,
         )
-        self.flags = HarnessFlags(streams=True)
+        self.flags = HarnessFlags(streams=True, replays=False)
         self.model = model
         self.instructions = instructions
         self.max_iters = max_iters

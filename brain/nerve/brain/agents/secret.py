@@ -20,11 +20,22 @@ class ApiKey:
 
     def read(self) -> str | None:
         """The key, or None where none is named."""
+        key = self._found()
+        if key is None or (key.isascii() and key.isprintable()):
+            return key
+        raise BadInput(
+            "the API key holds characters that no header can carry",
+            where="api_key",
+            next_step="Copy it again, as one line",
+        )
+
+    def _found(self) -> str | None:
         if self.value is not None:
-            return self.value
+            return self.value.strip()
         if self.file is not None:
             return self._from_file(Path(self.file))
-        return os.environ.get(self.environment) if self.environment else None
+        key = os.environ.get(self.environment) if self.environment else None
+        return key and key.strip()
 
     def require(self, where: str) -> str:
         key = self.read()

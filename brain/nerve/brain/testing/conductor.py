@@ -1,16 +1,14 @@
-"""A host for harnesses without a ledger: keeps only what is returned or handed over, as JSON.
+"""Drives one Thread without a ledger, as a Brain does: only what was committed survives a step.
 
-`Conductor` drives one Thread as a Brain does. It throws the harness and every object away after each
-`advance` and rebuilds them from JSON (replay always), and it checks the contract of the port.
+The harness and every object are thrown away after each `advance` and rebuilt from JSON (replay
+always), and the contract of the port is checked.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from inspect import isawaitable
 from typing import Any
 
 from nerve.brain.harness import (
-    Boundary,
     Checkpoint,
     Facts,
     Failed,
@@ -20,72 +18,18 @@ from nerve.brain.harness import (
     Outcome,
     Parked,
     Paused,
-    Receipt,
     ToolCall,
     ToolOutcome,
 )
-from nerve.protocol.canonical import JsonValue, canonical_bytes, read_strict
+from nerve.brain.testing.hands import RehearsalHands, Stub
+from nerve.brain.testing.memory_host import ContractBroken, Crash, MemoryHost, require
+from nerve.protocol.canonical import canonical_bytes, read_strict
+from nerve.protocol.catalog import Catalog
 from nerve.protocol.content import Message, as_content
-from nerve.protocol.errors import NerveError
-from nerve.protocol.execution import Effect, ExecutionState, told, value_result
 from nerve.protocol.identity import execution_id, new_turn_id
 
-Tool = Callable[..., Any]
 STEPS_MAX = 100
-
-
-class Crash(BaseException):
-    """The host process dies here: nothing that was not committed survives."""
-
-
-@dataclass
-class MemoryHost:
-    """Implements `HarnessHost` over the committed receipts of one Turn.
-
-    `boundaries` are the answers to come, then GO_ON; `crash_at` dies before the n-th operation.
-    """
-
-    receipts: dict[str, bytes] = field(default_factory=dict[str, bytes])
-    boundaries: list[Boundary] = field(default_factory=list[Boundary])
-    crash_at: int | None = None
-    refuse: Exception | None = None
-    operations: int = 0
-    crashed: bool = False
-    previews: list[tuple[str, Mapping[str, JsonValue]]] = field(default_factory=list[Any])
-    attempts: list[tuple[str, int, str | None]] = field(default_factory=list[Any])
-
-    async def receipt(self, key: str) -> JsonValue | None:
-        self._operation()
-        raw = self.receipts.get(key)
-        return None if raw is None else read_strict(raw)
-
-    async def put_receipt(self, receipt: Receipt) -> None:
-        self._operation()
-        if self.refuse is not None:
-            raise self.refuse
-        self.keep(receipt)
-        self._operation()
-
-    async def boundary(self) -> Boundary:
-        self._operation()
-        return self.boundaries.pop(0) if self.boundaries else Boundary.GO_ON
-
-    def observe_attempt(self, key: str, *, attempt: int, error: str | None) -> None:
-        self.attempts.append((key, attempt, error))
-
-    def emit(self, kind: str, body: Mapping[str, JsonValue]) -> None:
-        canonical_bytes(body)
-        self.previews.append((kind, dict(body)))
-
-    def keep(self, receipt: Receipt) -> None:
-        assert receipt.key not in self.receipts, f"the receipt {receipt.key} is written twice"
-        self.receipts[receipt.key] = canonical_bytes(receipt.value)
-
-    def _operation(self) -> None:
-        self.operations += 1
-        if self.operations == self.crash_at:
-            self.crashed = True
-            raise Crash
+STATE_BYTES_MAX = 1024
 
 
 @dataclass
@@ -101,18 +45,25 @@ class Ended:
 
     @property
     def text(self) -> str:
-        assert isinstance(self.outcome, Finished), self.outcome
+        """The final answer; an AssertionError where there is none."""
+        if isinstance(self.outcome, Failed):
+            raise AssertionError(f"the Turn failed: {self.outcome.code}: {self.outcome.reason}")
         return self.outcome.output.text
 
 
 class Conductor:
-    """One Thread. `make` builds the harness as another process would; `tools` stand for Hands."""
+    """One Thread. `make` builds the harness as another process would; `tools` and `stubs` are run
+    in the place of Hands."""
 
     def __init__(
-        self, make: Callable[[], Harness], tools: Mapping[str, Tool] | None = None
+        self,
+        make: Callable[[], Harness],
+        stubs: Mapping[str, Stub] | None = None,
+        *,
+        tools: Catalog | None = None,
     ) -> None:
         self.make = make
-        self._tools = dict(tools or {})
+        self._hands = RehearsalHands(tools, stubs)
         self._now = 1_700_000_000_000
         self.position = 0
         self.entries: list[bytes] = []
@@ -137,7 +88,7 @@ class Conductor:
             outcome = await self.step(turn)
             if isinstance(outcome, (Finished, Failed)):
                 return turn.ended(outcome)
-        raise AssertionError(f"no end after {STEPS_MAX} steps")
+        raise ContractBroken(f"no end after {STEPS_MAX} steps")
 
     async def step(self, turn: "RunningTurn") -> Outcome | None:
         """One Run of a fresh harness; None where its host died."""
@@ -148,7 +99,7 @@ class Conductor:
             outcome = await harness.advance(frame, turn.facts(), turn.host)
         except Crash:
             return None
-        assert canonical_bytes(frame.entries) == before, "a harness may not touch the frame"
+        require(canonical_bytes(frame.entries) == before, "a harness may not touch the frame")
         if isinstance(outcome, Paused):
             return outcome
         self.commit(turn, outcome)
@@ -170,38 +121,17 @@ class Conductor:
     def append(self, checkpoint: Checkpoint) -> None:
         self.entries.extend(canonical_bytes(entry) for entry in checkpoint.entries)
         self.state = canonical_bytes(checkpoint.state)
-        assert len(self.state) < 1024, "the state is small"
+        require(len(self.state) <= STATE_BYTES_MAX, "the state is small")
         self.position += 1
 
     async def _run(self, turn: "RunningTurn", harness: Harness, call: ToolCall) -> ToolOutcome:
-        assert call.call_id not in [each.call_id for each in turn.calls], "call ids are unique"
+        unique = call.call_id not in [each.call_id for each in turn.calls]
+        require(unique, f"the call id {call.call_id} is used twice in a Turn")
         turn.calls.append(call)
         self.ran.append(call.tool)
         harness.bindings[call.tool].check_arguments(dict(call.arguments))
         execution = execution_id(turn.id, len(turn.calls))
-        return await outcome_of(self._tools[call.tool], call, execution)
-
-
-async def outcome_of(tool: Tool, call: ToolCall, execution: str) -> ToolOutcome:
-    """As Hands report it: a value, an outcome that the tool made itself, or a failure."""
-    state, effect = ExecutionState.SUCCEEDED, Effect.COMPLETED
-    try:
-        value: Any = tool(**call.arguments)
-        value = await value if isawaitable(value) else value
-    except NerveError as error:
-        state, effect, value = ExecutionState.FAILED, Effect.NONE, str(error)
-    except Exception as error:
-        state, effect, value = ExecutionState.FAILED, Effect.UNCONFIRMED, str(error)
-    result = value_result(value)
-    return ToolOutcome(
-        call_id=call.call_id,
-        tool=call.tool,
-        execution=execution,
-        state=state,
-        effect=effect,
-        value=result.value,
-        text=told(state, effect, result),
-    )
+        return await self._hands.run(call, execution)
 
 
 @dataclass
