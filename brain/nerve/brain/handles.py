@@ -223,4 +223,3 @@ class Turn:
             return await queries.intents(tx, self.id)
 
         return [ToolView.of(row) for row in await self.runtime.ledger.read(query)]
-

@@ -15,9 +15,9 @@ a host may be killed at any instant, and then another calls `advance` again with
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Protocol
 
 from nerve.protocol.binding import ToolBinding
 from nerve.protocol.canonical import JsonValue
@@ -195,11 +195,28 @@ class HarnessHost(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HarnessFlags:
+    """What a harness declares about its recovery.
+
+    `replays`: every `advance` reads the receipts of earlier ones; otherwise only one that follows
+    an interrupted Run does.
+    """
+
+    recovery: str = "TOOL_BOUNDARY"
+    streams: bool = False
+    replays: bool = True
+    local_tools: str = "a local tool that was running when its host died is reported as unconfirmed"
+
+
 class Harness(Protocol):
     """An agent kernel bound to one definition."""
 
     @property
     def definition(self) -> Definition: ...
+
+    @property
+    def flags(self) -> HarnessFlags: ...
 
     @property
     def bindings(self) -> Mapping[str, ToolBinding]:
@@ -218,13 +235,3 @@ class Harness(Protocol):
         """Close open calls of a Turn that was failed or cancelled, without a model, so that the
         stored history is valid input for the next Turn."""
         ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HarnessFlags:
-    """What a harness declares about its recovery."""
-
-    recovery: str = "TOOL_BOUNDARY"
-    streams: bool = False
-    local_tools: str = "a local tool that was running when its host died is reported as unconfirmed"
-    extra: Mapping[str, Any] = field(default_factory=dict[str, Any])

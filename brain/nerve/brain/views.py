@@ -9,8 +9,7 @@ from nerve.brain.state.run import RunState, StepState
 from nerve.brain.state.turn import TurnPhase
 from nerve.common.sql import Row
 from nerve.protocol.content import Message
-from nerve.protocol.execution import ExecutionResult, ExecutionState, told
-from nerve.protocol.execution import Effect
+from nerve.protocol.execution import Effect, ExecutionResult, ExecutionState, told
 from nerve.protocol.identity import run_id, step_id
 
 

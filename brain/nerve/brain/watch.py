@@ -2,9 +2,9 @@
 
 import asyncio
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import orjson
 
@@ -12,11 +12,13 @@ from nerve.brain.ledger import queries
 from nerve.brain.state.turn import TERMINAL, TurnPhase
 from nerve.common.clock import Clock
 from nerve.common.sql import Ledger, Row, Tx
-from nerve.common.wakeups import Wakeups
+from nerve.common.wakeups import Subscription, Wakeups
 from nerve.protocol.content import Message
 from nerve.protocol.errors import BadInput, Conflict, Timeout
 from nerve.protocol.events import PublicEvent, cursor_of, sequence_of
 from nerve.protocol.identity import SessionKey, ThreadKey
+
+V = TypeVar("V")
 
 PAGE = 200
 CHANNEL = "turn:"
@@ -60,14 +62,11 @@ class Watch:
         self._scan_seconds = scan_seconds
         self._waiters: dict[str, set[asyncio.Event]] = defaultdict(set)
         self._wakeups = wakeups
-        self._subscriptions = [
-            wakeups.listen(f"{CHANNEL}*", self.heard),
-            wakeups.listen(f"{ENDED}*", self.heard),
-        ]
+        self._subscriptions: dict[str, Subscription] = {}
         self._scan: asyncio.Task[None] | None = None
 
     def close(self) -> None:
-        for subscription in self._subscriptions:
+        for subscription in self._subscriptions.values():
             subscription.close()
         if self._scan is not None:
             self._scan.cancel()
@@ -99,12 +98,13 @@ class Watch:
                 f"the Turn {turn} of {thread} did not end within {timeout:g} s; it goes on",
                 where=turn,
                 next_step=f"wait again, or ask `nerve why {turn}`",
-                details={"turn": turn, "thread": thread.id},
+                identities={"turn": turn, "thread": thread.id},
             ) from None
 
-    async def _until(self, channel: str, look: Callable[[], Any]) -> Any:
+    async def _until(self, channel: str, look: Callable[[], Awaitable[V | None]]) -> V:
         """The first value of `look` that is not None, looking again at each ring and scan."""
         event = asyncio.Event()
+        self._listen(channel.partition(":")[0])
         self._waiters[channel].add(event)
         try:
             while True:
@@ -118,6 +118,11 @@ class Watch:
             self._waiters[channel].discard(event)
             if not self._waiters[channel]:
                 del self._waiters[channel]
+
+    def _listen(self, kind: str) -> None:
+        """Hear only what somebody here waits for: each ring that is heard costs a process a wake."""
+        if kind not in self._subscriptions:
+            self._subscriptions[kind] = self._wakeups.listen(f"{kind}:*", self.heard)
 
     def _keep_scanning(self) -> None:
         if self._scan is None or self._scan.done():

@@ -77,9 +77,7 @@ class TurnStatus:
 async def status(tx: Tx, id: str, *, now: int) -> TurnStatus:
     """Raises UnknownTurn."""
     turn = await queries.turn(tx, id)
-    open_intents = [
-        _open(row) for row in await queries.intents(tx, id) if row["state"] == "OPEN"
-    ]
+    open_intents = [_open(row) for row in await queries.intents(tx, id) if row["state"] == "OPEN"]
     reasons, why = await _reasons(tx, turn, open_intents, now)
     definition = parse_definition(turn["definition"])
     return TurnStatus(
@@ -134,9 +132,7 @@ async def _reasons(
     return list(dict.fromkeys(reasons)), why
 
 
-async def _ready(
-    tx: Tx, turn: Row, now: int, reasons: list[Reason], why: list[str]
-) -> None:
+async def _ready(tx: Tx, turn: Row, now: int, reasons: list[Reason], why: list[str]) -> None:
     if turn["retry_at"] is not None and turn["retry_at"] > now:
         reasons.append(Reason.BACKOFF)
         seconds = (turn["retry_at"] - now) / 1000

@@ -19,7 +19,6 @@ import fcntl
 import os
 import sqlite3
 import threading
-import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -153,8 +152,11 @@ async def require_live(tx: Tx, host: str) -> bool:
 class Host:
     """This process as one incarnation in one ledger."""
 
-    def __init__(self, id: str, lock: Path, ledger: SqliteLedger, settings: Settings) -> None:
+    def __init__(
+        self, id: str, lock: Path, ledger: SqliteLedger, clock: Clock, settings: Settings
+    ) -> None:
         self.id = id
+        self._clock = clock
         self._lock = lock
         self._descriptor: int | None = None
         self._ledger = ledger
@@ -174,7 +176,7 @@ class Host:
 
         Look just before doing what cannot be undone: a process that was frozen may wake up here.
         """
-        return not self.lost.is_set() and time.monotonic() < self._deadline
+        return not self.lost.is_set() and self._clock.monotonic() < self._deadline
 
     def take_lock(self) -> None:
         descriptor = os.open(self._lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -191,7 +193,7 @@ class Host:
         faults.point("common.lease.after_unlock")
 
     def start_beating(self) -> None:
-        self._deadline = time.monotonic() + self._lease_seconds
+        self._deadline = self._clock.monotonic() + self._lease_seconds
         self._thread = threading.Thread(target=self._beat, name="nerve-heartbeat", daemon=True)
         self._thread.start()
 
@@ -205,7 +207,7 @@ class Host:
         connection: sqlite3.Connection | None = None
         wait = self._interval_seconds
         while not self._stop.wait(wait):
-            began = time.monotonic()
+            began = self._clock.monotonic()
             wait = self._interval_seconds
             try:
                 connection = connection or sqlite.connect(
@@ -215,10 +217,12 @@ class Host:
                     self._loop.call_soon_threadsafe(self._lose)
                     break
                 self._deadline = began + self._lease_seconds
-                self.beat_late_seconds = time.monotonic() - began
+                self.beat_late_seconds = self._clock.monotonic() - began
             except Exception as error:
                 wait = min(1.0, self._interval_seconds)
-                self.beat_late_seconds = time.monotonic() - self._deadline + self._lease_seconds
+                self.beat_late_seconds = (
+                    self._clock.monotonic() - self._deadline + self._lease_seconds
+                )
                 _log.warning("a heartbeat could not be written", cause="heartbeat", error=error)
         if connection is not None:
             connection.close()
@@ -286,7 +290,7 @@ class Hosts:
         """Become a LIVE incarnation. The lock is held before the row can be seen."""
         now = self._clock.now_ms()
         id = new_uuid7(now)
-        host = Host(id, self._locks / f"{id}.lock", self._ledger, self._settings)
+        host = Host(id, self._locks / f"{id}.lock", self._ledger, self._clock, self._settings)
         host.take_lock()
         await self._ledger.commit(
             register,
@@ -372,9 +376,7 @@ class Hosts:
             looks=seen.looks,
             lock_lost_seconds=0.0 if seen.lock_lost is None else now - seen.lock_lost,
         )
-        return dead(
-            sight, lease_seconds=row["lease_ms"] / 1000, grace_seconds=self._grace_seconds
-        )
+        return dead(sight, lease_seconds=row["lease_ms"] / 1000, grace_seconds=self._grace_seconds)
 
     def _view(self, row: Row) -> HostView:
         return HostView(
@@ -405,6 +407,4 @@ class Hosts:
 
 def mark_of(row: Row) -> process.ProcessMark:
     """The process that a row of `host` names."""
-    return process.ProcessMark(
-        pid=row["pid"], started=row["process_started"], place=row["boot"]
-    )
+    return process.ProcessMark(pid=row["pid"], started=row["process_started"], place=row["boot"])

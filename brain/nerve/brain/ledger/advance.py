@@ -13,7 +13,6 @@ from nerve.brain.state.thread import ThreadPhase
 from nerve.brain.state.turn import TERMINAL, TurnPhase
 from nerve.common.outbox import put
 from nerve.common.sql import Tx, law, sql
-from nerve.protocol.identity import run_id, step_id
 
 TURN = sql("select cancel_requested_at, settle, open_count from turn where id = :id")
 FENCE = sql(
@@ -60,14 +59,12 @@ END_TURN = sql(
     "update turn set phase = :phase, iterations = iterations + :iterations, said = :said, output = :output,"
     " failure = :failure, retry_at = null, ended_at = :now where id = :id"
 )
-RECEIVED = sql(
-    "select count(*) as received from intent where turn = :turn and state = 'RECEIVED'"
-)
+RECEIVED = sql("select count(*) as received from intent where turn = :turn and state = 'RECEIVED'")
 
 
-@law("brain.advance", keys=lambda unit: (unit.session, unit.thread))
+@law("brain.advance", keys=lambda unit: (unit.at.session, unit.at.thread))
 async def advance(tx: Tx, unit: Advance) -> Verdict:
-    turn = await tx.one(TURN, id=unit.turn)
+    turn = await tx.one(TURN, id=unit.at.turn)
     assert turn is not None
     cancelling = turn["cancel_requested_at"] is not None
     if cancelling and unit.next in (Next.PARK, Next.CONTINUE, Next.RETRY):
@@ -75,15 +72,15 @@ async def advance(tx: Tx, unit: Advance) -> Verdict:
     phase, head, ready_at = await _thread_after(tx, unit, open_count=turn["open_count"])
     fenced = await tx.run(
         FENCE,
-        id=unit.thread,
-        host=unit.host,
-        token=unit.token,
+        id=unit.at.thread,
+        host=unit.at.host,
+        token=unit.at.token,
         phase=phase.value,
-        next_host=unit.host if phase is ThreadPhase.RUNNING else None,
+        next_host=unit.at.host if phase is ThreadPhase.RUNNING else None,
         head=head,
         ready_at=ready_at,
-        position=unit.position if unit.checkpoint is None else unit.checkpoint.position,
-        digest=unit.digest if unit.checkpoint is None else unit.checkpoint.digest,
+        position=unit.at.position if unit.checkpoint is None else unit.checkpoint.position,
+        digest=unit.at.digest if unit.checkpoint is None else unit.checkpoint.digest,
     )
     if not fenced:
         return Verdict.FENCED
@@ -91,8 +88,8 @@ async def advance(tx: Tx, unit: Advance) -> Verdict:
     await _write_intents(tx, unit)
     await _write_turn(tx, unit)
     await _write_run(tx, unit)
-    await events.append(tx, unit.session, await _events(unit), now=unit.now)
-    await put(tx, unit.outgoing, host=unit.host, now=unit.now, relay=unit.relay)
+    await events.append(tx, unit.at.session, await _events(unit), now=unit.now)
+    await put(tx, unit.outgoing, host=unit.at.host, now=unit.now, relay=unit.relay)
     return Verdict.READY if phase is ThreadPhase.READY else Verdict.COMMITTED
 
 
@@ -101,34 +98,30 @@ async def _thread_after(
 ) -> tuple[ThreadPhase, str | None, int]:
     """(phase, head, ready_at) of the Thread once this unit is committed."""
     if unit.next is Next.CONTINUE:
-        return ThreadPhase.RUNNING, unit.turn, 0
+        return ThreadPhase.RUNNING, unit.at.turn, 0
     if unit.next is Next.RETRY:
         assert unit.retry is not None
-        return ThreadPhase.READY, unit.turn, unit.retry.at
+        return ThreadPhase.READY, unit.at.turn, unit.retry.at
     if unit.next in (Next.PARK, Next.SETTLE):
         waits = open_count + len(unit.intents) > 0
         if unit.next is Next.PARK and unit.wait_mode == "ANY" and waits:
-            row = await tx.one(RECEIVED, turn=unit.turn)
+            row = await tx.one(RECEIVED, turn=unit.at.turn)
             waits = row is None or row["received"] <= len(unit.applied)
-        return (ThreadPhase.WAITING if waits else ThreadPhase.READY), unit.turn, unit.now
-    following = await tx.one(NEXT_TURN, thread=unit.thread, turn=unit.turn)
+        return (ThreadPhase.WAITING if waits else ThreadPhase.READY), unit.at.turn, unit.now
+    following = await tx.one(NEXT_TURN, thread=unit.at.thread, turn=unit.at.turn)
     if following is None:
         return ThreadPhase.IDLE, None, 0
     return ThreadPhase.READY, following["id"], unit.now
 
 
-def _step(unit: Advance) -> str:
-    return step_id(run_id(unit.turn, unit.run), unit.step)
-
-
 async def _write_checkpoint(tx: Tx, unit: Advance) -> None:
-    step = _step(unit)
+    step = unit.at.step_id
     if unit.checkpoint is not None:
         await tx.run(
             JOURNAL,
-            thread=unit.thread,
+            thread=unit.at.thread,
             position=unit.checkpoint.position,
-            turn=unit.turn,
+            turn=unit.at.turn,
             step=step,
             entries=unit.checkpoint.entries,
             state=unit.checkpoint.state,
@@ -139,7 +132,7 @@ async def _write_checkpoint(tx: Tx, unit: Advance) -> None:
     for receipt in unit.receipts:
         await tx.run(
             PUT_RECEIPT,
-            turn=unit.turn,
+            turn=unit.at.turn,
             key=receipt.key,
             step=step,
             body=receipt.body,
@@ -157,9 +150,9 @@ async def _write_intents(tx: Tx, unit: Advance) -> None:
         await tx.run(
             PUT_INTENT,
             execution=intent.execution,
-            turn=unit.turn,
-            thread=unit.thread,
-            session=unit.session,
+            turn=unit.at.turn,
+            thread=unit.at.thread,
+            session=unit.at.session,
             ordinal=intent.ordinal,
             call_id=intent.call_id,
             kind=intent.kind,
@@ -167,7 +160,7 @@ async def _write_intents(tx: Tx, unit: Advance) -> None:
             route=intent.route,
             arguments=intent.arguments,
             command=intent.command,
-            origin_step=_step(unit),
+            origin_step=unit.at.step_id,
             next_inquiry_at=intent.next_inquiry_at,
             now=unit.now,
         )
@@ -178,12 +171,12 @@ async def _write_turn(tx: Tx, unit: Advance) -> None:
         assert unit.retry is not None
         await tx.run(
             RETRY_TURN,
-            id=unit.turn,
+            id=unit.at.turn,
             policy=unit.retry.policy,
             count=unit.retry.count,
             at=unit.retry.at,
             reason=unit.retry.reason,
-            lost_step=_step(unit),
+            lost_step=unit.at.step_id,
         )
         return
     if unit.next in (Next.CONTINUE, Next.PARK, Next.SETTLE):
@@ -194,7 +187,7 @@ async def _write_turn(tx: Tx, unit: Advance) -> None:
         }[unit.next]
         await tx.run(
             GO_ON,
-            id=unit.turn,
+            id=unit.at.turn,
             phase=phase.value,
             iterations=unit.iterations,
             calls=unit.calls,
@@ -209,7 +202,7 @@ async def _write_turn(tx: Tx, unit: Advance) -> None:
     assert unit.end in TERMINAL
     await tx.run(
         END_TURN,
-        id=unit.turn,
+        id=unit.at.turn,
         phase=unit.end.value,
         iterations=unit.iterations,
         said=unit.said,
@@ -231,44 +224,44 @@ _RUN_AFTER = {
 
 async def _write_run(tx: Tx, unit: Advance) -> None:
     """Settling needs no Run; a Run that goes on is written when it ends."""
-    if unit.phase == SETTLE:
+    if unit.at.phase == SETTLE:
         return
     state = _RUN_AFTER.get(unit.next)
     failed = unit.next in (Next.RETRY, Next.FAIL, Next.SETTLE, Next.SETTLED)
     if state is not None:
         await tx.run(
             PUT_RUN,
-            turn=unit.turn,
-            number=unit.run,
-            host=unit.host,
-            token=unit.token,
+            turn=unit.at.turn,
+            number=unit.at.run,
+            host=unit.at.host,
+            token=unit.at.token,
             state=state.value,
             reason=None if unit.retry is None else unit.retry.reason,
-            started_at=unit.run_started_at,
+            started_at=unit.at.run_started_at,
             now=unit.now,
         )
     await tx.run(
         PUT_STEP,
-        turn=unit.turn,
-        run=unit.run,
-        number=unit.step,
-        phase=unit.phase,
+        turn=unit.at.turn,
+        run=unit.at.run,
+        number=unit.at.step,
+        phase=unit.at.phase,
         state=(StepState.FAILED if failed else StepState.COMPLETED).value,
-        resumed_from=unit.resumed_from,
+        resumed_from=unit.at.resumed_from,
         position=None if unit.checkpoint is None else unit.checkpoint.position,
-        started_at=unit.step_started_at,
+        started_at=unit.at.step_started_at,
         now=unit.now,
     )
 
 
 async def _events(unit: Advance) -> list[NewEvent]:
-    run = run_id(unit.turn, unit.run)
-    step = _step(unit)
+    run = unit.at.run_id
+    step = unit.at.step_id
     facts = [
         NewEvent(
             type="tool.applied",
-            thread=unit.thread,
-            turn=unit.turn,
+            thread=unit.at.thread,
+            turn=unit.at.turn,
             run=run,
             body={"execution_id": execution, "applied_at": {"run": run, "step": step}},
         )
@@ -278,8 +271,8 @@ async def _events(unit: Advance) -> list[NewEvent]:
     facts += [
         NewEvent(
             type="tool.requested",
-            thread=unit.thread,
-            turn=unit.turn,
+            thread=unit.at.thread,
+            turn=unit.at.turn,
             run=run,
             body={
                 "call_id": intent.call_id,

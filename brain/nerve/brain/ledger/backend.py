@@ -93,9 +93,7 @@ class _Opening:
     async def _open(self) -> LocalBackend:
         place = StateDirectory.open(self._path, create=self._create)
         create = self._create and LEDGER not in place.ledgers
-        ledger = await open_sqlite(
-            place.ledger(LEDGER), SCHEMA, clock=self._clock, create=create
-        )
+        ledger = await open_sqlite(place.ledger(LEDGER), SCHEMA, clock=self._clock, create=create)
         place.made(LEDGER)
         return LocalBackend(
             directory=place,

@@ -110,9 +110,7 @@ async def _cancel(tx: Tx, unit: Cancel, turn: Row) -> Cancelled:
     if turn["cancel_requested_at"] is not None:
         return Cancelled(turn=unit.turn, ended=False, owner=turn["host"])
     running = turn["thread_phase"] == ThreadPhase.RUNNING.value
-    await tx.run(
-        MARK, id=unit.turn, phase="RUNNING" if running else "SETTLING", now=unit.now
-    )
+    await tx.run(MARK, id=unit.turn, phase="RUNNING" if running else "SETTLING", now=unit.now)
     await _cancel_intents(tx, unit)
     await _tell(tx, turn, "turn.cancel_requested", unit)
     if running:
@@ -163,5 +161,7 @@ async def _tell(tx: Tx, turn: Row, kind: str, unit: Cancel) -> None:
 
 def unknown_turn(id: str) -> UnknownTurn:
     return UnknownTurn(
-        f"there is no Turn {id}", where="turn", next_step="`nerve ls` lists the Turns that are there"
+        f"there is no Turn {id}",
+        where="turn",
+        next_step="`nerve ls` lists the Turns that are there",
     )

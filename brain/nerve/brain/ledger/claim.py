@@ -145,16 +145,16 @@ async def take(tx: Tx, thread: Row, *, now: int) -> Claimed:
 async def release_threads(tx: Tx, host: str, now: int) -> None:
     """Inside the release of a host: its Threads are READY again, its Runs and Steps are LOST."""
     for row in await tx.all(OWNED, host=host):
-        await lose(tx, row, host=host, state=RunState.LOST, reason="its host died", now=now, ready_at=now)
+        await lose(
+            tx, row, host=host, state=RunState.LOST, reason="its host died", now=now, ready_at=now
+        )
 
 
 async def lose(
     tx: Tx, row: Row, *, host: str, state: RunState, reason: str, now: int, ready_at: int
 ) -> bool:
     """Give a Thread back without an outcome, and write down the Run that will not return."""
-    if not await tx.run(
-        TAKE_BACK, id=row["id"], host=host, token=row["token"], ready_at=ready_at
-    ):
+    if not await tx.run(TAKE_BACK, id=row["id"], host=host, token=row["token"], ready_at=ready_at):
         return False
     number = await _next_step(tx, row["head"])
     turn, run = row["head"], number[0]

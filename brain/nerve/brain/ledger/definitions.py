@@ -39,9 +39,7 @@ def definition_id(definition: Definition) -> str:
 
 def parse_definition(id: str) -> Definition:
     agent, version, harness, state_version = id.split("/")
-    return Definition(
-        agent=agent, version=version, harness=harness, state_version=state_version
-    )
+    return Definition(agent=agent, version=version, harness=harness, state_version=state_version)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +106,8 @@ async def resolve(tx: Tx, agent: str, version: str | None) -> str:
     raise UnknownAgent(
         f"no host has offered the agent {named}",
         where="agent",
-        next_step=f"known here: {', '.join(known)}" if known
+        next_step=f"known here: {', '.join(known)}"
+        if known
         else "start a host that has it: `nerve brain app.py`",
         details={"known": known},
     )

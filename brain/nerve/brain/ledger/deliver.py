@@ -4,7 +4,6 @@ Delivery always records. It claims only where the Thread may run here: `eligible
 that says so, and what does not pass becomes READY and is found by a scan.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -125,12 +124,10 @@ def _same_ledger(intent: Row, mark: LedgerMark) -> bool:
 
 def _repeats(intent: Row, update: ExecutionUpdate | SnapshotUpdate) -> bool:
     """Whether a late update says nothing new."""
-    return update.sequence < intent["sequence"] or intent["outcome"] == update.state.value
+    return bool(update.sequence < intent["sequence"] or intent["outcome"] == update.state)
 
 
-def _gap(
-    intent: Row, update: ExecutionUpdate | SnapshotUpdate, *, same_ledger: bool
-) -> bool:
+def _gap(intent: Row, update: ExecutionUpdate | SnapshotUpdate, *, same_ledger: bool) -> bool:
     if isinstance(update, SnapshotUpdate) or not same_ledger:
         return False
     return bool(update.sequence > intent["sequence"] + 1)
@@ -257,9 +254,7 @@ def _named(intent: Row, kind: str, body: dict[str, Any]) -> NewEvent:
     )
 
 
-def _progress_event(
-    intent: Row, update: ExecutionUpdate | SnapshotUpdate
-) -> NewEvent | None:
+def _progress_event(intent: Row, update: ExecutionUpdate | SnapshotUpdate) -> NewEvent | None:
     if update.state is ExecutionState.UNKNOWN:
         if intent["outcome"] == "UNKNOWN":
             return None

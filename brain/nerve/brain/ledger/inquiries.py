@@ -72,7 +72,7 @@ class Patience:
     most_ms: int
 
     def after(self, inquiries: int) -> int:
-        return min(self.most_ms, self.first_ms * 2 ** min(inquiries, 20))
+        return min(self.most_ms, self.first_ms << min(inquiries, 20))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,9 +103,7 @@ async def inquire(tx: Tx, unit: Inquire) -> int:
                 unit.messages.cancel(row["execution"], row["route"], namespace, unit.now)
             )
         if row["outcome"] == "REQUESTED":
-            outgoing.append(
-                unit.messages.repeat(row["command"], row["execution"], row["route"])
-            )
+            outgoing.append(unit.messages.repeat(row["command"], row["execution"], row["route"]))
         else:
             grouped[row["route"], row["hands_host"]].append(row)
     for (route, host), asked in grouped.items():
@@ -190,9 +188,7 @@ async def _answer(tx: Tx, unit: NotFound, intent: Row, stored: Row) -> Delivered
     if update.absence is Absence.NOT_ADMITTED:
         row = unit.messages.renew(stored["command"], now=unit.now)
         next_at = unit.now + unit.patience.first_ms
-        await tx.run(
-            RENEW, execution=intent["execution"], command=row.envelope, next_at=next_at
-        )
+        await tx.run(RENEW, execution=intent["execution"], command=row.envelope, next_at=next_at)
         await put(tx, [row], host=unit.host, now=unit.now, relay=unit.relay)
     elif not update.older_commands_arriving:
         row = unit.messages.repeat(stored["command"], intent["execution"], intent["route"])

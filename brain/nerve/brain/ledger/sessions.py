@@ -195,9 +195,7 @@ def unknown_session(name: str) -> UnknownSession:
 
 
 def unknown_thread(name: str) -> UnknownThread:
-    return UnknownThread(
-        f"there is no thread {name}", where="thread", next_step="create it first"
-    )
+    return UnknownThread(f"there is no thread {name}", where="thread", next_step="create it first")
 
 
 def closed(what: str) -> WrongState:

@@ -1,13 +1,13 @@
 """What one step of a Run hands to the ledger, and the verdict it gets back."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 
 from nerve.brain.ledger.events import NewEvent
 from nerve.brain.state.turn import Settle, TurnPhase
 from nerve.common.outbox import OutboxRow, Relay
-
+from nerve.protocol.identity import run_id, step_id
 
 SETTLE = "SETTLE"
 """The phase of a Step that only settles; it belongs to no Run."""
@@ -67,10 +67,9 @@ class RetryAt:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Advance:
-    """One step of one Run, decided in memory and committed here or not at all."""
+class Place:
+    """Which Step of which Run speaks, as whose owner, over which checkpoint."""
 
-    next: Next
     thread: str
     session: str
     turn: str
@@ -81,9 +80,25 @@ class Advance:
     run_started_at: int
     step_started_at: int
     resumed_from: str | None
-    phase: str
     position: int
     digest: str
+    phase: str = "ADVANCE"
+
+    @property
+    def run_id(self) -> str:
+        return run_id(self.turn, self.run)
+
+    @property
+    def step_id(self) -> str:
+        return step_id(self.run_id, self.step)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advance:
+    """One Step, decided in memory and committed as a whole or not at all."""
+
+    at: Place
+    next: Next
     now: int
     checkpoint: NewCheckpoint | None = None
     receipts: Sequence[NewReceipt] = ()
@@ -101,7 +116,7 @@ class Advance:
     end: TurnPhase = TurnPhase.COMPLETED
     retry: RetryAt | None = None
     settle: Settle | None = None
-    public: Sequence[NewEvent] = field(default=())
+    public: Sequence[NewEvent] = ()
 
 
 class Verdict(StrEnum):

@@ -54,9 +54,7 @@ class Frames:
 
     async def _restore(self, claimed: Claimed) -> Frame:
         async def query(tx: Tx) -> list[Row]:
-            return list(
-                await tx.all(JOURNAL, thread=claimed.thread, position=claimed.position)
-            )
+            return list(await tx.all(JOURNAL, thread=claimed.thread, position=claimed.position))
 
         frame = _empty(claimed)
         digest = GENESIS

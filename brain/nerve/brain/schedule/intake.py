@@ -72,8 +72,8 @@ class Intake:
             self._go_on(delivered)
         await faults.apoint("brain.intake.committed")
         if strangers:
-            error = Refused(f"{strangers} updates of executions that this Brain never asked for")
-            await self._refuse(b"", error, now)
+            stranger = Refused(f"{strangers} updates of executions that this Brain never asked for")
+            await self._refuse(b"", stranger, now)
 
     def _submit(self, envelope: Envelope, now: int) -> asyncio.Future[Delivered] | None:
         body = envelope.body

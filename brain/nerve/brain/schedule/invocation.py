@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 import orjson
 
-from nerve.brain.harness import Failed, Facts, Finished, Frame, Harness, Outcome, Parked
+from nerve.brain.harness import Facts, Failed, Finished, Frame, Harness, Outcome, Parked
 from nerve.brain.ledger.advance import advance
 from nerve.brain.ledger.claim import Claimed, GiveBack, give_back
 from nerve.brain.ledger.events import NewEvent
@@ -15,6 +15,7 @@ from nerve.brain.ledger.step_unit import (
     NewCheckpoint,
     NewReceipt,
     Next,
+    Place,
     RetryAt,
     Verdict,
 )
@@ -30,7 +31,6 @@ from nerve.common.logs import get_log
 from nerve.common.outbox import Relay
 from nerve.common.sql import Ledger
 from nerve.protocol.errors import Fenced, NerveError
-from nerve.protocol.identity import run_id, step_id
 
 _log = get_log("nerve.brain.invocation")
 
@@ -86,7 +86,8 @@ class Invocation:
         self.host = RunHost(
             office.ledger,
             claimed.turn,
-            may_have_receipts=claimed.run > 1,
+            may_have_receipts=claimed.run > 1
+            and (agent.flags.replays or claimed.lost_step is not None),
             commit_receipt=self._commit_receipt,
             emit=office.emit,
         )
@@ -136,16 +137,8 @@ class Invocation:
             waiting=made.waiting(claimed.unapplied),
         )
 
-    def _base(self) -> Advance:
-        unit = made.base(
-            self.claimed,
-            host=self._office.host,
-            step=self._step,
-            digest=self._digest,
-            position=self.claimed.position,
-            now=self._office.clock.now_ms(),
-        )
-        return replace(unit, relay=self._office.relay)
+    def _place(self, phase: str = "ADVANCE") -> Place:
+        return made.place(self.claimed, host=self._office.host, step=self._step, phase=phase)
 
     async def _commit(self, frame: Frame, outcome: Outcome) -> Verdict:
         if not isinstance(outcome, (Parked, Finished, Failed)):
@@ -166,31 +159,38 @@ class Invocation:
         return verdict
 
     def _unit(self, outcome: Parked | Finished | Failed, checkpoint: NewCheckpoint) -> Advance:
-        unit, claimed = self._base(), self.claimed
+        claimed, now = self.claimed, self._office.clock.now_ms()
         match outcome:
             case Parked():
                 return made.parked(
-                    unit,
+                    self._place(),
                     outcome,
                     claimed=claimed,
                     agent=self._agent,
                     host=self.host,
                     checkpoint=checkpoint,
                     messages=self._office.messages,
+                    relay=self._office.relay,
                     first_inquiry_ms=self._office.first_inquiry_ms,
+                    now=now,
                 )
             case Finished():
                 return made.finished(
-                    unit, outcome, claimed=claimed, host=self.host, checkpoint=checkpoint
-                )
-            case Failed():
-                return made.failed(
-                    unit,
+                    self._place(),
                     outcome,
                     claimed=claimed,
                     host=self.host,
                     checkpoint=checkpoint,
-                    open_count=claimed.open_count,
+                    now=now,
+                )
+            case Failed():
+                return made.failed(
+                    self._place(),
+                    outcome,
+                    claimed=claimed,
+                    host=self.host,
+                    checkpoint=checkpoint,
+                    now=now,
                 )
 
     def _keep(
@@ -203,7 +203,14 @@ class Invocation:
         self._office.frames.keep(self.claimed.thread, checkpoint.digest, frame)
 
     async def _commit_receipt(self, receipt: NewReceipt) -> None:
-        unit = replace(self._base(), next=Next.CONTINUE, receipts=[receipt], phase="RECEIPT")
+        unit = Advance(
+            at=self._place("RECEIPT"),
+            next=Next.CONTINUE,
+            now=self._office.clock.now_ms(),
+            receipts=[receipt],
+            calls=self.claimed.calls,
+            said=self.claimed.said,
+        )
         verdict = await self._office.ledger.commit(advance, unit)
         if verdict is Verdict.CANCEL_FIRST:
             raise CancelFirst
@@ -221,11 +228,18 @@ class Invocation:
 
     async def _settle(self, frame: Frame, settle: Settle, *, phase: str = SETTLE) -> Verdict:
         """End a Turn without its agent's model, or wait until its tools are known."""
-        claimed = self.claimed
-        unit = replace(self._base(), settle=settle, failure=claimed.failure, phase=phase)
+        claimed, at = self.claimed, self._place(phase)
+        unit = Advance(
+            at=at,
+            next=Next.SETTLE,
+            now=self._office.clock.now_ms(),
+            settle=settle,
+            failure=claimed.failure,
+            calls=claimed.calls,
+            said=claimed.said,
+        )
         if claimed.open_count:
-            unit = replace(unit, next=Next.SETTLE, public=[made.settling(unit)])
-            return await self._office.ledger.commit(advance, unit)
+            return await self._advance(replace(unit, public=[made.settling(at, settle)]))
         results = made.outcomes(claimed.unapplied)
         cleaned = self._agent.settle(frame, results)
         checkpoint = made.sealed_checkpoint(cleaned, frame, self._digest)
@@ -236,7 +250,7 @@ class Invocation:
             end=end,
             checkpoint=checkpoint,
             applied=[result.execution for result in results],
-            public=[made.ended_badly(unit, f"turn.{end.value.lower()}")],
+            public=[made.ended_badly(at, end, claimed.failure)],
         )
         verdict = await self._advance(unit)
         if verdict is not Verdict.FENCED:
@@ -245,7 +259,9 @@ class Invocation:
 
     async def _failed(self, frame: Frame, error: Exception) -> Verdict:
         kind = self._office.classify(error)
-        text = f"{type(error).__name__}: {error}" if not isinstance(error, NerveError) else str(error)
+        text = (
+            f"{type(error).__name__}: {error}" if not isinstance(error, NerveError) else str(error)
+        )
         text = text.replace("\x00", "\ufffd").encode("utf-8", "replace").decode()
         _log.warning(
             "an invocation failed", turn=self.claimed.turn, cause="invocation", error=error
@@ -267,8 +283,13 @@ class Invocation:
             policy=orjson.dumps(policy).decode(),
             reason=text[:1000],
         )
-        unit = replace(self._base(), next=Next.RETRY, retry=retry)
-        unit = replace(unit, public=[self._recovery(unit, policy, retry)])
+        unit = Advance(
+            at=self._place(),
+            next=Next.RETRY,
+            now=now,
+            retry=retry,
+            public=[self._recovery(policy, retry)],
+        )
         committed = await self._office.ledger.commit(advance, unit)
         if committed is Verdict.CANCEL_FIRST:
             return await self._settle(frame, Settle.CANCELLED)
@@ -280,16 +301,16 @@ class Invocation:
         self.claimed = replace(self.claimed, failure=failure)
         return await self._settle(frame, Settle.FAILED, phase="ADVANCE")
 
-    def _recovery(self, unit: Advance, policy: RecoveryPolicy, retry: RetryAt) -> NewEvent:
-        run = run_id(unit.turn, unit.run)
+    def _recovery(self, policy: RecoveryPolicy, retry: RetryAt) -> NewEvent:
+        at = self._place()
         return NewEvent(
             type="turn.recovery",
-            thread=unit.thread,
-            turn=unit.turn,
-            run=run,
+            thread=at.thread,
+            turn=at.turn,
+            run=at.run_id,
             body={
                 "reason": retry.reason,
-                "step_id": step_id(run, unit.step),
+                "step_id": at.step_id,
                 "failures": retry.count,
                 "limit": policy.retries,
                 "retry_at": retry.at,

@@ -1,7 +1,6 @@
 """From what a harness returned to the unit that commits it: pure, apart from sealing messages."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -18,18 +17,24 @@ from nerve.brain.harness import (
 )
 from nerve.brain.ledger.claim import Claimed
 from nerve.brain.ledger.events import NewEvent
-from nerve.brain.ledger.step_unit import Advance, NewCheckpoint, NewIntent, Next
+from nerve.brain.ledger.step_unit import (
+    Advance,
+    NewCheckpoint,
+    NewIntent,
+    Next,
+    Place,
+)
 from nerve.brain.schedule.run_host import RunHost
 from nerve.brain.state.checkpoint import chained
 from nerve.brain.state.turn import Settle, TurnPhase
 from nerve.brain.tools.messages import Messages
-from nerve.common.outbox import OutboxRow
+from nerve.common.outbox import OutboxRow, Relay
 from nerve.common.sql import Row
 from nerve.protocol.canonical import canonical_bytes
 from nerve.protocol.content import Message
 from nerve.protocol.errors import UnknownTool
 from nerve.protocol.execution import Effect, ExecutionResult, ExecutionState, told
-from nerve.protocol.identity import Origin, ThreadKey, execution_id, run_id, step_id
+from nerve.protocol.identity import Origin, ThreadKey, execution_id
 
 CANCELLED = "the Turn was cancelled"
 
@@ -69,10 +74,9 @@ def sealed_checkpoint(checkpoint: Checkpoint, frame: Frame, digest: str) -> NewC
     )
 
 
-def base(claimed: Claimed, *, host: str, step: int, digest: str, position: int, now: int) -> Advance:
-    """What every unit of one Step says alike; `next` and the contents are put in by the callers."""
-    return Advance(
-        next=Next.CONTINUE,
+def place(claimed: Claimed, *, host: str, step: int, phase: str = "ADVANCE") -> Place:
+    """Where a Step of this claim stands."""
+    return Place(
         thread=claimed.thread,
         session=claimed.session,
         turn=claimed.turn,
@@ -83,17 +87,14 @@ def base(claimed: Claimed, *, host: str, step: int, digest: str, position: int, 
         run_started_at=claimed.claimed_at,
         step_started_at=claimed.claimed_at,
         resumed_from=claimed.lost_step if step == 1 else None,
-        phase="ADVANCE",
-        position=position,
-        digest=digest,
-        now=now,
-        calls=claimed.calls,
-        said=claimed.said,
+        position=claimed.position,
+        digest=claimed.digest,
+        phase=phase,
     )
 
 
 def parked(
-    unit: Advance,
+    at: Place,
     outcome: Parked,
     *,
     claimed: Claimed,
@@ -101,18 +102,22 @@ def parked(
     host: RunHost,
     checkpoint: NewCheckpoint,
     messages: Messages,
+    relay: Relay,
     first_inquiry_ms: int,
+    now: int,
 ) -> Advance:
-    intents, outgoing = _intents(unit, outcome.calls, claimed, agent, messages, first_inquiry_ms)
-    return replace(
-        unit,
+    intents, outgoing = _intents(at, outcome.calls, claimed, agent, messages, first_inquiry_ms, now)
+    return Advance(
+        at=at,
         next=Next.PARK,
+        now=now,
         checkpoint=checkpoint,
         receipts=[host.sealed(receipt) for receipt in outcome.receipts],
         applied=_applied(claimed),
         intents=intents,
         outgoing=outgoing,
-        messages=_said(unit, outcome.messages),
+        relay=relay,
+        messages=_said(at, claimed.said, outcome.messages),
         iterations=outcome.iterations,
         calls=claimed.calls + len(outcome.calls),
         said=claimed.said + len(outcome.messages),
@@ -121,19 +126,21 @@ def parked(
 
 
 def finished(
-    unit: Advance,
+    at: Place,
     outcome: Finished,
     *,
     claimed: Claimed,
     host: RunHost,
     checkpoint: NewCheckpoint,
+    now: int,
 ) -> Advance:
-    said = _said(unit, [*outcome.messages, outcome.output])
+    said = _said(at, claimed.said, [*outcome.messages, outcome.output])
     body = {"message_id": f"{claimed.turn}.m{claimed.said + len(said)}"}
     ended = NewEvent(type="turn.completed", thread=claimed.thread, turn=claimed.turn, body=body)
-    return replace(
-        unit,
+    return Advance(
+        at=at,
         next=Next.FINISH,
+        now=now,
         end=TurnPhase.COMPLETED,
         checkpoint=checkpoint,
         receipts=[host.sealed(receipt) for receipt in outcome.receipts],
@@ -147,46 +154,45 @@ def finished(
 
 
 def failed(
-    unit: Advance,
+    at: Place,
     outcome: Failed,
     *,
     claimed: Claimed,
     host: RunHost,
     checkpoint: NewCheckpoint,
-    open_count: int,
+    now: int,
 ) -> Advance:
     """A failure for good. Where tools still run, the Turn settles first."""
     failure = failure_json(outcome.code, outcome.reason)
-    messages = _said(unit, outcome.messages)
-    unit = replace(
-        unit,
+    settles = claimed.open_count > 0
+    public = settling(at, Settle.FAILED) if settles else ended_badly(at, TurnPhase.FAILED, failure)
+    return Advance(
+        at=at,
+        next=Next.SETTLE if settles else Next.FAIL,
+        now=now,
+        settle=Settle.FAILED if settles else None,
+        end=TurnPhase.FAILED,
         checkpoint=checkpoint,
         receipts=[host.sealed(receipt) for receipt in outcome.receipts],
         applied=_applied(claimed),
-        messages=messages,
+        messages=_said(at, claimed.said, outcome.messages),
         iterations=outcome.iterations,
-        said=claimed.said + len(messages),
+        calls=claimed.calls,
+        said=claimed.said + len(outcome.messages),
         failure=failure,
-    )
-    if open_count:
-        return replace(unit, next=Next.SETTLE, settle=Settle.FAILED, public=[settling(unit)])
-    return replace(
-        unit, next=Next.FAIL, end=TurnPhase.FAILED, public=[ended_badly(unit, "turn.failed")]
+        public=[public],
     )
 
 
-def settling(unit: Advance) -> NewEvent:
-    outcome = "cancelled" if unit.settle is Settle.CANCELLED else "failed"
+def settling(at: Place, settle: Settle) -> NewEvent:
     return NewEvent(
-        type="turn.settling", thread=unit.thread, turn=unit.turn, body={"outcome": outcome}
+        type="turn.settling", thread=at.thread, turn=at.turn, body={"outcome": settle.value}
     )
 
 
-def ended_badly(unit: Advance, kind: str) -> NewEvent:
-    body: dict[str, Any] = {}
-    if unit.failure is not None:
-        body["failure"] = orjson.loads(unit.failure)
-    return NewEvent(type=kind, thread=unit.thread, turn=unit.turn, body=body)
+def ended_badly(at: Place, end: TurnPhase, failure: str | None) -> NewEvent:
+    body: dict[str, Any] = {} if failure is None else {"failure": orjson.loads(failure)}
+    return NewEvent(type=f"turn.{end.value.lower()}", thread=at.thread, turn=at.turn, body=body)
 
 
 def failure_json(code: str, reason: str, next_step: str = "") -> str:
@@ -205,30 +211,30 @@ def _applied(claimed: Claimed) -> list[str]:
     return [row["execution"] for row in claimed.unapplied if row["state"] == "RECEIVED"]
 
 
-def _said(unit: Advance, messages: Sequence[Message]) -> list[NewEvent]:
+def _said(at: Place, before: int, messages: Sequence[Message]) -> list[NewEvent]:
     return [
         NewEvent(
             type="message.completed",
-            thread=unit.thread,
-            turn=unit.turn,
-            run=run_id(unit.turn, unit.run),
-            said=(f"{unit.turn}.m{number}", message),
+            thread=at.thread,
+            turn=at.turn,
+            run=at.run_id,
+            said=(f"{at.turn}.m{number}", message),
         )
-        for number, message in enumerate(messages, unit.said + 1)
+        for number, message in enumerate(messages, before + 1)
     ]
 
 
 def _intents(
-    unit: Advance,
+    at: Place,
     calls: Sequence[ToolCall],
     claimed: Claimed,
     agent: Harness,
     messages: Messages,
     first_inquiry_ms: int,
+    now: int,
 ) -> tuple[list[NewIntent], list[OutboxRow]]:
-    run = run_id(unit.turn, unit.run)
-    origin = Origin(run=run, step=step_id(run, unit.step))
-    thread = ThreadKey.parse(unit.thread)
+    origin = Origin(run=at.run_id, step=at.step_id)
+    thread = ThreadKey.parse(at.thread)
     intents: list[NewIntent] = []
     outgoing: list[OutboxRow] = []
     for number, call in enumerate(calls, claimed.calls + 1):
@@ -239,16 +245,16 @@ def _intents(
                 where=agent.definition.agent,
                 next_step="give the agent a catalog that holds it",
             )
-        execution = execution_id(unit.turn, number)
+        execution = execution_id(at.turn, number)
         row = messages.start(
             binding,
             thread=thread,
-            turn=unit.turn,
+            turn=at.turn,
             execution=execution,
             call_id=call.call_id,
             arguments=call.arguments,
             origin=origin,
-            now=unit.now,
+            now=now,
         )
         outgoing.append(row)
         intents.append(
@@ -261,7 +267,7 @@ def _intents(
                 route=binding.route,
                 arguments=canonical_bytes(dict(call.arguments)),
                 command=row.envelope,
-                next_inquiry_at=unit.now + first_inquiry_ms,
+                next_inquiry_at=now + first_inquiry_ms,
             )
         )
     return intents, outgoing

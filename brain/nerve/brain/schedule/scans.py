@@ -104,7 +104,8 @@ class Strays:
 
         found = await self._ledger.read(query)
         strays = {
-            thread: token for thread, token in found.items()
+            thread: token
+            for thread, token in found.items()
             if thread not in self._scheduler.threads
         }
         for thread, token in strays.items():

@@ -205,9 +205,7 @@ class Committer:
     def _committed(self, error: Exception) -> bool:
         """Whether the batch that failed at its end is durable after all."""
         try:
-            row = self._connection.execute(
-                sqlite.READ_BATCH.text, {"id": self._writer}
-            ).fetchone()
+            row = self._connection.execute(sqlite.READ_BATCH.text, {"id": self._writer}).fetchone()
         except sqlite3.Error as second:
             raise self._translated(second) from error
         return row is not None and cast(int, row["batch"]) == self._batch

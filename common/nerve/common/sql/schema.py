@@ -89,8 +89,12 @@ def add_common_tables(metadata: sa.MetaData) -> None:
         sa.Column("received_at", sa.BigInteger, nullable=False),
         state_check("state", InboxState),
     )
-    sa.Index("inbox_due", inbox.c.next_at, sqlite_where=sa.text("state = 'HELD'"),
-             postgresql_where=sa.text("state = 'HELD'"))
+    sa.Index(
+        "inbox_due",
+        inbox.c.next_at,
+        sqlite_where=sa.text("state = 'HELD'"),
+        postgresql_where=sa.text("state = 'HELD'"),
+    )
     sa.Table(
         "refused",
         metadata,

@@ -34,7 +34,9 @@ WRITE_BATCH = sql(
 )
 
 
-def connect(path: Path, *, read_only: bool = False, busy_seconds: float = 0.0) -> sqlite3.Connection:
+def connect(
+    path: Path, *, read_only: bool = False, busy_seconds: float = 0.0
+) -> sqlite3.Connection:
     """Open the file with the settings that the laws rely on.
 
     Raises:
@@ -116,21 +118,22 @@ class SqliteTx:
         self._callbacks = callbacks
 
     async def run(self, statement: Statement, /, **parameters: Value) -> int:
-        return self._connection.execute(statement.text, parameters).rowcount
+        return self._connection.execute(statement.sqlite, statement.arguments(parameters)).rowcount
 
     async def one(self, statement: Statement, /, **parameters: Value) -> Row | None:
-        cursor = self._connection.execute(statement.text, parameters)
-        row: Row | None = cursor.fetchone()
-        # A RETURNING statement is complete only when it has been read to its end.
-        if row is not None:
-            cursor.fetchall()
-        return row
+        # Read to the end: a RETURNING statement is complete only then.
+        rows = self._connection.execute(
+            statement.sqlite, statement.arguments(parameters)
+        ).fetchall()
+        return rows[0] if rows else None
 
     async def all(self, statement: Statement, /, **parameters: Value) -> Sequence[Row]:
-        return self._connection.execute(statement.text, parameters).fetchall()
+        return self._connection.execute(
+            statement.sqlite, statement.arguments(parameters)
+        ).fetchall()
 
     async def many(self, statement: Statement, rows: Sequence[Mapping[str, Value]], /) -> None:
-        self._connection.executemany(statement.text, rows)
+        self._connection.executemany(statement.sqlite, map(statement.arguments, rows))
 
     def after(self, callback: Callable[[], None], /) -> None:
         self._callbacks.append(callback)
