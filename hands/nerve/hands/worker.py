@@ -35,6 +35,7 @@ from nerve.hands.slots import Slots
 from nerve.hands.starts import Starts
 from nerve.hands.tools import FunctionTools, printing
 from nerve.protocol.catalog import Catalog
+from nerve.protocol.commands import StartCommand
 from nerve.protocol.execution import RESULT_BYTES_MAX
 from nerve.protocol.topics import commands, controls, group
 
@@ -159,6 +160,13 @@ class WorkerRuntime:
     def running(self) -> int:
         """How many tools run now."""
         return 0 if self._parts is None else len(self._parts.engine.running)
+
+    @property
+    def running_commands(self) -> list[StartCommand]:
+        """What this worker runs now, so that whoever stops it can say what is waited for."""
+        if self._parts is None:
+            return []
+        return [run.command for run in self._parts.engine.running.values()]
 
     def _started(self) -> "_Parts":
         if self._parts is None:

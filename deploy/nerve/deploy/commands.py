@@ -1,0 +1,227 @@
+"""Every command with its arguments; what each does is imported when it is called."""
+
+import asyncio
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+app = typer.Typer(
+    name="nerve",
+    help="Keeps an AI agent's task alive when the processes that run it die.",
+    epilog="Exit codes: 0 done, 1 the Turn failed, 2 usage, 3 conflict, 4 not found,"
+    " 5 waiting or UNKNOWN, 6 unreachable, 130 interrupted (a watcher that stops cancels nothing).",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+Directory = Annotated[
+    Path, typer.Option("--dir", envvar="NERVE_DIR", help="The folder that holds the state.")
+]
+Json = Annotated[bool, typer.Option("--json", help="Answer in JSON, progress as JSON lines.")]
+AppFile = Annotated[Path, typer.Argument(help="The Python file with agents and tools.")]
+TurnId = Annotated[str, typer.Argument(metavar="TURN", help="A Turn id or its beginning.")]
+Metrics = Annotated[
+    str | None, typer.Option(metavar="HOST:PORT", help="Serve Prometheus metrics there.")
+]
+Timeout = Annotated[
+    float | None, typer.Option(min=0, help="Stop waiting after so many seconds; cancels nothing.")
+]
+STATE = Path(".nerve")
+
+
+def _console(json_lines: bool) -> Any:  # the Console, whose module loads with the first command
+    from nerve.deploy.output import Console
+
+    return Console(json_lines=json_lines)
+
+
+def _settings() -> Any:  # the Settings, as above
+    from nerve.common.settings import load
+    from nerve.protocol.errors import BadInput
+
+    try:
+        return load()
+    except ValueError as error:
+        raise BadInput(str(error), where="environment") from None
+
+
+def _run(work: Coroutine[Any, Any, int]) -> None:
+    raise typer.Exit(asyncio.run(work))
+
+
+def _watch(work: Coroutine[Any, Any, int]) -> None:
+    """As `_run`; Ctrl-C ends the watching and nothing else."""
+    try:
+        code = asyncio.run(work)
+    except KeyboardInterrupt:
+        from nerve.deploy.stop import INTERRUPTED
+
+        typer.echo("Stopped watching; nothing was cancelled, the Turn goes on.", err=True)
+        code = INTERRUPTED
+    raise typer.Exit(code)
+
+
+@app.command()
+def brain(
+    file: AppFile,
+    directory: Directory = STATE,
+    metrics: Metrics = None,
+    fresh: Annotated[
+        bool, typer.Option(help="Let unfinished Turns go on with changed tools.")
+    ] = False,
+    json_lines: Json = False,
+) -> None:
+    """Run the agents of a file; their tools run in Hands."""
+    from nerve.deploy.app import load
+    from nerve.deploy.serving import run_brain
+
+    _run(
+        run_brain(
+            load(file),
+            directory,
+            console=_console(json_lines),
+            settings=_settings(),
+            metrics=metrics,
+            fresh=fresh,
+        )
+    )
+
+
+@app.command()
+def hands(
+    file: AppFile,
+    route: Annotated[str | None, typer.Option(help="Whose tools to run; the only one.")] = None,
+    directory: Directory = STATE,
+    slots: Annotated[int | None, typer.Option(min=1, help="Tools that run at once.")] = None,
+    metrics: Metrics = None,
+    json_lines: Json = False,
+) -> None:
+    """Run the tools of a file for one route."""
+    from nerve.deploy.app import load
+    from nerve.deploy.serving import run_hands
+
+    _run(
+        run_hands(
+            load(file),
+            directory,
+            console=_console(json_lines),
+            settings=_settings(),
+            route=route,
+            slots=slots,
+            metrics=metrics,
+        )
+    )
+
+
+@app.command()
+def submit(
+    agent: Annotated[str, typer.Argument(help="The agent's name.")],
+    text: Annotated[str | None, typer.Argument(help="What to ask it.")] = None,
+    request_id: Annotated[
+        str | None, typer.Option(help="Makes it safe to ask again; made and told where absent.")
+    ] = None,
+    session: Annotated[
+        str | None, typer.Option(help="The conversation to go on with: name or namespace/name.")
+    ] = None,
+    thread: Annotated[str | None, typer.Option(help="A Thread of the session.")] = None,
+    version: Annotated[str | None, typer.Option(help="The agent's version; the newest.")] = None,
+    file: Annotated[
+        list[Path] | None, typer.Option(help="Text, image, audio or video to send; - reads stdin.")
+    ] = None,
+    wait: Annotated[bool, typer.Option("--wait", help="Show progress until it has ended.")] = False,
+    timeout: Timeout = None,
+    directory: Directory = STATE,
+    json_lines: Json = False,
+) -> None:
+    """Give an agent a task. After it returns, the task is durable."""
+    from nerve.deploy.submit import submit as work
+
+    _watch(
+        work(
+            agent,
+            text,
+            directory=directory,
+            console=_console(json_lines),
+            settings=_settings(),
+            request_id=request_id,
+            session=session,
+            thread=thread,
+            version=version,
+            files=tuple(file or ()),
+            wait=wait,
+            timeout=timeout,
+        )
+    )
+
+
+@app.command()
+def ls(
+    unfinished: Annotated[bool, typer.Option("--unfinished", help="Only those not ended.")] = False,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="The newest so many.")] = 100,
+    directory: Directory = STATE,
+    json_lines: Json = False,
+) -> None:
+    """List Turns, the newest first."""
+    from nerve.deploy.show import ls as work
+
+    _run(work(directory, _console(json_lines), _settings(), unfinished=unfinished, limit=limit))
+
+
+@app.command()
+def show(turn: TurnId, directory: Directory = STATE, json_lines: Json = False) -> None:
+    """A Turn's Runs, Steps, model answers and tool calls in time."""
+    from nerve.deploy.show import show as work
+
+    _run(work(turn, directory, _console(json_lines), _settings()))
+
+
+@app.command()
+def why(turn: TurnId, directory: Directory = STATE, json_lines: Json = False) -> None:
+    """What a Turn waits for, in plain words."""
+    from nerve.deploy.show import why as work
+
+    _run(work(turn, directory, _console(json_lines), _settings()))
+
+
+@app.command()
+def tail(
+    what: Annotated[str, typer.Argument(metavar="TURN|SESSION")],
+    after: Annotated[str | None, typer.Option(help="Only events after this cursor.")] = None,
+    follow: Annotated[bool, typer.Option(help="Go on as new ones are committed.")] = True,
+    directory: Directory = STATE,
+    json_lines: Json = False,
+) -> None:
+    """Public events as they are committed."""
+    from nerve.deploy.show import tail as work
+
+    _watch(
+        work(what, directory, _console(json_lines), _settings(), after=after, follow=follow)
+    )
+
+
+@app.command()
+def cancel(
+    turn: TurnId,
+    request_id: Annotated[str | None, typer.Option(help="Makes it safe to ask again.")] = None,
+    wait: Annotated[bool, typer.Option("--wait", help="Until it has ended.")] = False,
+    timeout: Timeout = None,
+    directory: Directory = STATE,
+    json_lines: Json = False,
+) -> None:
+    """Ask for a Turn's end: at once where it is queued, else when its tools have ended."""
+    from nerve.deploy.show import cancel as work
+
+    _watch(
+        work(
+            turn,
+            directory,
+            _console(json_lines),
+            _settings(),
+            request_id=request_id,
+            wait=wait,
+            timeout=timeout,
+        )
+    )

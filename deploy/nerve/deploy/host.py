@@ -1,0 +1,191 @@
+"""Assembly of hosts on a state directory: a Brain, Hands, or both in one process.
+
+Used by the command line, the demo, the benchmark and tests. Each of the context managers starts a
+host and closes it at once at the end; `drain` first lets it finish what it has.
+"""
+
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import final
+
+from nerve.brain.harness import Harness
+from nerve.brain.ledger.backend import LocalBackend
+from nerve.brain.runtime import DurableRuntime
+from nerve.common.broker.sqlite import SqliteBroker
+from nerve.common.clock import Clock, SystemClock
+from nerve.common.place import StateDirectory
+from nerve.common.settings import Settings
+from nerve.common.wakeups import Doorbell, Wakeups
+from nerve.deploy.occupancy import occupied
+from nerve.hands.worker import WorkerRuntime
+from nerve.protocol.catalog import Catalog
+
+
+@final
+@dataclass(slots=True, kw_only=True)
+class Host:
+    """What runs in this process on one directory."""
+
+    directory: StateDirectory
+    clock: Clock
+    backend: LocalBackend | None = None
+    runtime: DurableRuntime | None = None
+    workers: dict[str, WorkerRuntime] = field(default_factory=dict[str, WorkerRuntime])
+    broker: SqliteBroker | None = None
+
+    async def drain(self, seconds: float | None = None) -> bool:
+        """Finish what is at hand, tools before the Brain that hears of them; False: not all of it."""
+        rested = True
+        for worker in self.workers.values():
+            rested = await worker.drain(seconds) and rested
+        if self.runtime is not None:
+            rested = await self.runtime.drain(seconds) and rested
+        return rested
+
+    def running_tools(self) -> list[str]:
+        """Tools that run here now, as "name (execution)"."""
+        return [
+            f"{each.tool} ({each.execution})"
+            for worker in self.workers.values()
+            for each in worker.running_commands
+        ]
+
+
+@asynccontextmanager
+async def brain_host(
+    agents: Iterable[Harness],
+    directory: Path | str,
+    *,
+    settings: Settings | None = None,
+    clock: Clock | None = None,
+    fresh: bool = False,
+) -> AsyncGenerator[Host]:
+    """A Brain that speaks to Hands of other processes over the directory's broker."""
+    settings, clock = settings or Settings(), clock or SystemClock()
+    async with AsyncExitStack() as stack:
+        backend = await LocalBackend.open(directory, clock=clock)
+        stack.push_async_callback(backend.close)
+        stack.enter_context(occupied(backend.directory, alone=False))
+        broker = _broker(backend.directory.path, backend.wakeups, settings, clock)
+        stack.push_async_callback(broker.close)
+        runtime = DurableRuntime(
+            backend, agents=agents, broker=broker, settings=settings, fresh=fresh
+        )
+        stack.push_async_callback(runtime.close)
+        await runtime.start()
+        yield Host(
+            directory=backend.directory,
+            clock=clock,
+            backend=backend,
+            runtime=runtime,
+            broker=broker,
+        )
+
+
+@asynccontextmanager
+async def hands_host(
+    catalog: Catalog,
+    directory: Path | str,
+    *,
+    route: str | None = None,
+    slots: int | None = None,
+    settings: Settings | None = None,
+    clock: Clock | None = None,
+) -> AsyncGenerator[Host]:
+    """Hands of one route that hear from Brains of other processes over the directory's broker."""
+    settings, clock = settings or Settings(), clock or SystemClock()
+    async with AsyncExitStack() as stack:
+        place = StateDirectory.open(Path(directory), create=True)
+        stack.enter_context(occupied(place, alone=False))
+        wakeups = Doorbell.open(place.path)
+        stack.callback(wakeups.close)
+        broker = _broker(place.path, wakeups, settings, clock)
+        await broker.open()
+        stack.push_async_callback(broker.close)
+        worker = WorkerRuntime(
+            place,
+            catalog,
+            route=route,
+            slots=slots,
+            broker=broker,
+            clock=clock,
+            settings=settings,
+            wakeups=wakeups,
+        )
+        stack.push_async_callback(worker.close)
+        await worker.start()
+        yield Host(directory=place, clock=clock, workers={worker.route: worker}, broker=broker)
+
+
+@asynccontextmanager
+async def local_host(
+    agents: Iterable[Harness],
+    catalog: Catalog,
+    directory: Path | str,
+    *,
+    routes: Sequence[str] | None = None,
+    settings: Settings | None = None,
+    clock: Clock | None = None,
+    fresh: bool = False,
+    alone: bool = True,
+) -> AsyncGenerator[Host]:
+    """Brain and Hands in one process: the same engines and ledgers, without a broker between."""
+    settings, clock = settings or Settings(), clock or SystemClock()
+    async with AsyncExitStack() as stack:
+        backend = await LocalBackend.open(directory, clock=clock)
+        stack.push_async_callback(backend.close)
+        if alone:
+            stack.enter_context(occupied(backend.directory, alone=True))
+        workers: dict[str, WorkerRuntime] = {}
+        for route in function_routes(catalog) if routes is None else routes:
+            worker = WorkerRuntime(
+                backend.directory,
+                catalog,
+                route=route,
+                clock=clock,
+                settings=settings,
+                wakeups=backend.wakeups,
+            )
+            stack.push_async_callback(worker.close)
+            await worker.start()
+            workers[route] = worker
+        executors = {route: worker.local_executor() for route, worker in workers.items()}
+        runtime = DurableRuntime(
+            backend, agents=agents, executors=executors, settings=settings, fresh=fresh
+        )
+        stack.push_async_callback(runtime.close)
+        await runtime.start()
+        yield Host(
+            directory=backend.directory,
+            clock=clock,
+            backend=backend,
+            runtime=runtime,
+            workers=workers,
+        )
+
+
+def function_routes(catalog: Catalog) -> list[str]:
+    """Routes other than "local" for which the catalog has functions."""
+    found = {
+        each.route for each in catalog.bindings() if catalog.has_function(each.name, each.version)
+    }
+    return sorted(found - {"local"})
+
+
+def offered(agents: Iterable[Harness]) -> Mapping[str, str]:
+    """Names and versions, for people."""
+    return {each.definition.agent: each.definition.version for each in agents}
+
+
+def _broker(path: Path, wakeups: Wakeups, settings: Settings, clock: Clock) -> SqliteBroker:
+    return SqliteBroker(
+        path,
+        wakeups,
+        clock=clock,
+        publish_seconds=settings.publish_seconds,
+        poll_seconds=settings.broker_poll_seconds,
+        ack_seconds=settings.ack_seconds,
+        sweep_seconds=settings.sweep_seconds,
+    )
