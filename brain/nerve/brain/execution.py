@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
+from nerve.brain.ledger import queries
 from nerve.brain.ledger.claim import release_threads
 from nerve.brain.ledger.definitions import Changed, Offer, offer
 from nerve.brain.ledger.inquiries import Patience
@@ -78,6 +79,8 @@ class Execution:
         """Register, offer what this host has, and begin to claim."""
         runtime, settings = self._runtime, self._runtime.settings
         await self._offer(fresh=fresh)
+        for route, mark in (await runtime.ledger.read(queries.hands_ledgers)).items():
+            runtime.messages.heard(route, mark)
         await self.hosts.run_once()
         self.host = await self.hosts.register({"definitions": sorted(runtime.registry.ids)})
         keep = WARM_FRAMES_MAX if warm_frames is None else warm_frames

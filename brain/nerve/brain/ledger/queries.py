@@ -8,6 +8,7 @@ from nerve.brain.ledger.sessions import FIND as FIND_SESSION
 from nerve.brain.ledger.sessions import unknown_session
 from nerve.common.sql import Row, Tx, sql
 from nerve.protocol.errors import BadInput
+from nerve.protocol.updates import LedgerMark
 
 PAGE_MAX = 1000
 
@@ -44,6 +45,7 @@ RECEIPTS = sql(
     "select key, step, input_tokens, output_tokens, attempts, created_at from receipt"
     " where turn = :turn order by created_at, key"
 )
+HANDS_LEDGERS = sql("select route, id, epoch, position from hands_ledger")
 LIVE_HOSTS = sql("select id, role, pid, offers from host where state = 'LIVE' and role = :role")
 OBSERVATIONS = sql("select * from observation where execution = :execution order by id limit 100")
 OPEN_UNKNOWN = sql(
@@ -106,6 +108,14 @@ async def receipts(tx: Tx, turn: str) -> Sequence[Row]:
 
 async def live_hosts(tx: Tx, role: str) -> Sequence[Row]:
     return await tx.all(LIVE_HOSTS, role=role)
+
+
+async def hands_ledgers(tx: Tx) -> dict[str, LedgerMark]:
+    """The Hands ledger heard of last on each route."""
+    return {
+        row["route"]: LedgerMark(ledger_id=row["id"], epoch=row["epoch"], position=row["position"])
+        for row in await tx.all(HANDS_LEDGERS)
+    }
 
 
 async def unknown_outcomes(tx: Tx, *, limit: int) -> Sequence[Row]:

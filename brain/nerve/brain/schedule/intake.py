@@ -79,8 +79,10 @@ class Intake:
         body = envelope.body
         match body:
             case ExecutionUpdate() | SnapshotUpdate():
+                self._messages.heard(envelope.route, body.ledger)
                 return self._ledger.submit(deliver, self._deliver(envelope, body, now))
             case NotFoundUpdate():
+                self._messages.heard(envelope.route, body.ledger)
                 unit = NotFound(
                     update=body,
                     envelope=envelope.raw,

@@ -5,12 +5,12 @@ nothing.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from nerve.common.outbox import OutboxRow
 from nerve.protocol.binding import ToolBinding
-from nerve.protocol.commands import ReplyTo, StartCommand, request_digest
+from nerve.protocol.commands import KnownLedger, ReplyTo, StartCommand, request_digest
 from nerve.protocol.controls import (
     CancelExecution,
     Question,
@@ -20,6 +20,7 @@ from nerve.protocol.controls import (
 )
 from nerve.protocol.envelope import Body, open_envelope, seal
 from nerve.protocol.identity import Origin, ThreadKey
+from nerve.protocol.updates import LedgerMark
 
 COMMANDS = "commands"
 CONTROLS = "controls"
@@ -37,11 +38,22 @@ def parse_destination(text: str) -> tuple[str, str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Messages:
-    """Seals in the name of one Brain ledger (`cell`) of one deployment."""
+    """Seals in the name of one Brain ledger (`cell`) of one deployment.
+
+    `known` holds the Hands ledger heard of last on each route. A command names it, so that a
+    ledger which came in its place refuses what the lost one may have run.
+    """
 
     deployment: str
     cell: str
     admit_within_ms: int
+    known: dict[str, KnownLedger] = field(default_factory=dict[str, KnownLedger])
+
+    def heard(self, route: str, mark: LedgerMark) -> None:
+        """An update came from this ledger."""
+        known = self.known.get(route)
+        if known is None or (known.ledger_id, known.epoch) != (mark.ledger_id, mark.epoch):
+            self.known[route] = KnownLedger(ledger_id=mark.ledger_id, epoch=mark.epoch)
 
     def start(
         self,
@@ -75,6 +87,7 @@ class Messages:
             attempt_key=execution,
             issued_at=now,
             admit_before=now + self.admit_within_ms,
+            known_ledger=self.known.get(binding.route),
         )
         return self._row(f"{execution}/start", COMMANDS, binding.route, body, thread.namespace, now)
 
