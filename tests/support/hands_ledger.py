@@ -7,8 +7,8 @@ from pathlib import Path
 
 from nerve.common import process
 from nerve.common.clock import VirtualClock
-from nerve.common.lease import Release, _Register, register, release
-from nerve.common.sql import Row, SqliteLedger, Tx, open_sqlite, sql
+from nerve.common.lease import FIRST_BEAT, REGISTER, Release, release
+from nerve.common.sql import Row, SqliteLedger, Tx, law, open_sqlite, sql
 from nerve.hands.ledger import HANDS_SCHEMA
 from nerve.hands.ledger.admit import Admit, Command, Verdict, admit
 from nerve.hands.ledger.answers import recorded
@@ -38,6 +38,25 @@ def tools() -> Catalog:
     return catalog
 
 
+@law("hands.test_register", keys=lambda unit: (unit[0],))
+async def register(tx: Tx, unit: tuple[str, int]) -> None:
+    """A host under a name that a test chose, with this process behind it."""
+    host, now = unit
+    mark = process.own()
+    await tx.run(
+        REGISTER,
+        id=host,
+        role="hands",
+        pid=mark.pid,
+        started=mark.started,
+        boot=mark.place,
+        offers="{}",
+        lease_ms=30_000,
+        now=now,
+    )
+    await tx.run(FIRST_BEAT, id=host)
+
+
 @dataclass(slots=True)
 class Book:
     """One connection to the ledger, and the host that acts through it."""
@@ -63,14 +82,22 @@ class Book:
             "binding_digest": body.binding_digest,
             "request_digest": body.request_digest,
             "envelope": self.asker.seal(body),
+            "issued_at": self.now,
             "admit_before": self.now + 3_600_000,
+            "knows_us": None,
             "repeatable": tool == "again",
             "start": start,
         }
         return Command(**(fields | changes))  # type: ignore[arg-type]
 
     async def admit(self, *commands: Command) -> list[Verdict]:
-        unit = Admit(host=self.host, epoch=self.speaker.epoch, commands=commands, now=self.now)
+        unit = Admit(
+            host=self.host,
+            began_at=self.ledger.identity.created_at,
+            speaker=self.speaker,
+            commands=commands,
+            now=self.now,
+        )
         return await self.ledger.commit(admit, unit)
 
     async def finish(
@@ -128,15 +155,7 @@ async def open_book(
     """Open the ledger at `path` and register `host` in it."""
     ledger = await open_sqlite(path, HANDS_SCHEMA, clock=clock, create=True)
     try:
-        unit = _Register(
-            id=host,
-            role="hands",
-            mark=process.own(),
-            offers="{}",
-            lease_ms=30_000,
-            now=clock.now_ms(),
-        )
-        await ledger.commit(register, unit)
+        await ledger.commit(register, (host, clock.now_ms()))
         speaker = Speaker(
             deployment="local",
             route="hands",

@@ -89,6 +89,11 @@ class Engine:
         return self._running
 
     @property
+    def unfinished(self) -> int:
+        """Tools that were entered and whose end is not recorded yet."""
+        return len(self._entered)
+
+    @property
     def free(self) -> int:
         return self._slots.free_now if self.accepting else 0
 

@@ -29,6 +29,7 @@ from nerve.protocol.updates import Absence
 faults.register("hands", ["hands.intake.before_admit", "hands.intake.admitted"])
 
 LATE_MS = 5_000
+_DECIDED = frozenset({Admission.STARTED, Admission.ADMITTED, Admission.DOUBTFUL})
 
 
 @final
@@ -103,7 +104,7 @@ class Intake:
             raise
         self._follow(candidates, verdicts, host_id)
         for each, verdict in zip(candidates, verdicts, strict=True):
-            if verdict.admission not in (Admission.STARTED, Admission.ADMITTED):
+            if verdict.admission not in _DECIDED:
                 await self._answer(each, verdict)
 
     async def _candidates(self, raws: Sequence[bytes]) -> list[_Candidate]:
@@ -146,7 +147,8 @@ class Intake:
     def _unit(self, candidates: Sequence[_Candidate], host: str) -> Admit:
         return Admit(
             host=host,
-            epoch=self._speaker.epoch,
+            began_at=self._ledger.identity.created_at,
+            speaker=self._speaker,
             commands=[
                 Command(
                     id=each.command.execution,
@@ -157,7 +159,9 @@ class Intake:
                     binding_digest=each.command.binding_digest,
                     request_digest=each.command.request_digest,
                     envelope=each.envelope.raw,
+                    issued_at=each.command.issued_at,
                     admit_before=each.command.admit_before,
+                    knows_us=self._knows_us(each.command),
                     repeatable=each.binding is not None and each.binding.powers.idempotent_start,
                     start=each.reserved,
                 )
@@ -165,6 +169,12 @@ class Intake:
             ],
             now=self._clock.now_ms(),
         )
+
+    def _knows_us(self, command: StartCommand) -> bool | None:
+        known = command.known_ledger
+        if known is None:
+            return None
+        return (known.ledger_id, known.epoch) == (self._speaker.ledger_id, self._speaker.epoch)
 
     def _follow(
         self, candidates: Sequence[_Candidate], verdicts: Sequence[Verdict], host: str

@@ -56,6 +56,11 @@ class Progresses:
         self._timer: Timer | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
+    @property
+    def watched(self) -> int:
+        """Executions that are reported if they last."""
+        return len(self._open)
+
     def watch(self, executions: Sequence[str]) -> None:
         if not executions:
             return

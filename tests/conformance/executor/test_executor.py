@@ -133,7 +133,7 @@ async def test_output_is_read_in_pages_from_any_offset_up_to_its_seal(world: Wor
     execution = await world.run("speak", size=150_000)
     update = await world.told.end(execution)
     assert update.result is not None and update.result.output is not None
-    assembly, offset = Assembly(execution), 0
+    assembly, offset, seal = Assembly(execution), 0, None
     for count in range(1, 10):
         question = world.asker.read_output(execution, offset=offset, limit=40_000)
         await world.executor.control([question])
@@ -141,10 +141,10 @@ async def test_output_is_read_in_pages_from_any_offset_up_to_its_seal(world: Wor
         for page in answer.pages:
             assembly.add(page)
         offset = answer.next_offset
-        if answer.seal is not None:
+        if (seal := answer.seal) is not None:
             break
     assembly.check(update.result.output)
-    assert (offset, answer.seal) == (150_000, update.result.output)
+    assert (offset, seal) == (150_000, update.result.output)
 
 
 @pytest.mark.report("U50")

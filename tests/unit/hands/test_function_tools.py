@@ -50,9 +50,7 @@ def prepared(
 ) -> tuple[FunctionTools, FakeRun]:
     catalog = Catalog()
     catalog.tool(name="t", **options)(function)
-    tools = FunctionTools(
-        catalog, route="hands", clock=SystemClock(), threads=4, result_bytes=1000
-    )
+    tools = FunctionTools(catalog, route="hands", clock=SystemClock(), threads=4, result_bytes=1000)
     command = Asker(catalog).call("t", **(arguments or {}))
     return tools, FakeRun(command=command, binding=catalog.get("t"))
 
@@ -196,7 +194,9 @@ async def test_a_suspended_return_leaves_the_effect_unconfirmed() -> None:
 
 @pytest.mark.capability("D16.3")
 @pytest.mark.rule(20)
-async def test_an_undeclared_exception_leaves_the_effect_unconfirmed_and_the_model_is_told() -> None:
+async def test_an_undeclared_exception_leaves_the_effect_unconfirmed_and_the_model_is_told() -> (
+    None
+):
     async def tool() -> str:
         raise ConnectionError("reset after sending")
 
@@ -284,9 +284,7 @@ async def test_cancelling_the_run_itself_says_nothing_about_the_outcome() -> Non
         await task
 
 
-@pytest.mark.parametrize(
-    "arguments", [{}, {"n": "three"}, {"n": 1, "m": 2}, {"n": None}], ids=str
-)
+@pytest.mark.parametrize("arguments", [{}, {"n": "three"}, {"n": 1, "m": 2}, {"n": None}], ids=str)
 async def test_arguments_that_do_not_fit_never_enter_the_tool(arguments: dict[str, Any]) -> None:
     entered: list[int] = []
 
@@ -345,9 +343,7 @@ async def test_abandoned_threads_do_not_take_the_room_of_others() -> None:
 
     catalog = Catalog()
     catalog.tool(name="t", timeout_seconds=0.02)(stuck)
-    tools = FunctionTools(
-        catalog, route="hands", clock=SystemClock(), threads=1, result_bytes=1000
-    )
+    tools = FunctionTools(catalog, route="hands", clock=SystemClock(), threads=1, result_bytes=1000)
     asker = Asker(catalog)
     for _ in range(3):
         run = FakeRun(command=asker.call("t"), binding=catalog.get("t"))

@@ -302,3 +302,22 @@ async def test_a_restored_ledger_does_not_start_what_it_says_was_only_admitted(
     assert len((await start_waiting(book, "again")).started) == 1
     row = await book.row(plain.id)
     assert (row["state"], row["code"]) == (S.UNKNOWN, "ledger_restored")
+
+
+@pytest.mark.rule(12)
+async def test_a_command_meant_for_a_ledger_that_this_one_replaced_is_unknown(book: Book) -> None:
+    before = book.ledger.identity.created_at - 1
+    lost = book.command(knows_us=False, issued_at=before)
+    safe = book.command("again", knows_us=False, issued_at=before)
+    later = book.command(knows_us=False, issued_at=before + 1)
+    first = book.command(knows_us=None, issued_at=before)
+    verdicts = await book.admit(lost, safe, later, first)
+    assert [each.admission for each in verdicts] == [
+        Admission.DOUBTFUL,
+        Admission.STARTED,
+        Admission.STARTED,
+        Admission.STARTED,
+    ]
+    [update] = await book.updates(lost.id)
+    assert (update.state, update.code) == (S.UNKNOWN, "ledger_replaced")
+    assert (await book.admit(lost))[0].admission is Admission.KNOWN

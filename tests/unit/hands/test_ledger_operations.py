@@ -1,7 +1,9 @@
 """Reconciling UNKNOWN with evidence, bindings that nobody has, and what may be forgotten."""
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import orjson
 import pytest
@@ -28,12 +30,12 @@ S = ExecutionState
 OFFER = sql("update host set offers = :offers where id = :id")
 
 
-def store(book: Book, **options: object) -> ExecutionStore:
-    return ExecutionStore(book.ledger, book.speaker, clock=book.clock, **options)  # type: ignore[arg-type]
+def store(book: Book, authorize: Callable[[str, str], bool] | None = None) -> ExecutionStore:
+    return ExecutionStore(book.ledger, book.speaker, clock=book.clock, authorize=authorize)
 
 
-def succeeded(request_id: str = "fix-1", **changes: object) -> ExecutionReconciliation:
-    fields: dict[str, object] = {
+def succeeded(request_id: str = "fix-1", **changes: Any) -> ExecutionReconciliation:
+    fields: dict[str, Any] = {
         "request_id": request_id,
         "operator": "ada",
         "evidence": "invoice 42 exists at the bank",
@@ -41,7 +43,7 @@ def succeeded(request_id: str = "fix-1", **changes: object) -> ExecutionReconcil
         "result": value_result("paid"),
         "owner_gone": True,
     }
-    return ExecutionReconciliation(**(fields | changes))  # type: ignore[arg-type]
+    return ExecutionReconciliation(**(fields | changes))
 
 
 @pytest.fixture
@@ -143,7 +145,7 @@ async def test_missing_output_is_closed_with_a_gap(other: Book, unknown: str) ->
     statement = sql("select kind, reason from output_page where execution = :id")
 
     async def pages(tx: Tx) -> list[tuple[str, str]]:
-        return [tuple(row) for row in await tx.all(statement, id=unknown)]
+        return [(row["kind"], row["reason"]) for row in await tx.all(statement, id=unknown)]
 
     [(kind, reason)] = await other.ledger.read(pages)
     assert kind == "gap" and "is lost" in reason
@@ -174,7 +176,7 @@ async def test_two_operators_who_race_settle_it_once(other: Book, book: Book, un
     ],
 )
 async def test_bad_input_of_an_operator_is_refused_and_writes_nothing(
-    other: Book, unknown: str, changes: dict[str, object]
+    other: Book, unknown: str, changes: dict[str, Any]
 ) -> None:
     work = await store(other).claim(unknown, "ada")
     with pytest.raises(BadInput):

@@ -1,7 +1,8 @@
 """Admission: a bundle of commands becomes executions, STARTED at once where this host has room.
 
 A repeated command finds its row and changes nothing. The same id with another request digest is a
-conflict. What expired before it came is not admitted; what was refused once stays refused.
+conflict. What expired before it came is not admitted; what was refused once stays refused. A command
+that was meant for a ledger which this one replaced may have run: it is recorded as UNKNOWN.
 """
 
 from collections.abc import Sequence
@@ -10,6 +11,9 @@ from enum import StrEnum
 
 from nerve.common.lease import require_live
 from nerve.common.sql import Row, Tx, law, sql
+from nerve.hands.ledger.records import read_row
+from nerve.hands.ledger.reports import Speaker, move
+from nerve.hands.state.record import doubtful
 from nerve.protocol.execution import Effect, ExecutionState
 
 INSERT = sql(
@@ -33,12 +37,16 @@ class Admission(StrEnum):
     CONFLICT = "conflict"
     EXPIRED = "expired"
     BARRED = "barred"
+    DOUBTFUL = "doubtful"
     TOMBSTONE = "tombstone"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
-    """A start command as it goes into the ledger. `start`: a slot of this host is reserved for it."""
+    """A start command as it goes into the ledger. `start`: a slot of this host is reserved for it.
+
+    `knows_us`: whether its sender named this ledger and epoch; None where it named none.
+    """
 
     id: str
     namespace: str
@@ -48,7 +56,9 @@ class Command:
     binding_digest: str
     request_digest: str
     envelope: bytes
+    issued_at: int
     admit_before: int
+    knows_us: bool | None
     repeatable: bool
     start: bool
 
@@ -62,8 +72,11 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Admit:
+    """`began_at` is when this ledger was made."""
+
     host: str
-    epoch: int
+    began_at: int
+    speaker: Speaker
     commands: Sequence[Command]
     now: int
 
@@ -83,7 +96,13 @@ async def _admit(tx: Tx, unit: Admit, command: Command, live: bool, any_barred: 
     if command.admit_before < unit.now:
         known = await tx.one(KNOWN, id=command.id)
         return Verdict(admission=Admission.EXPIRED) if known is None else _known(known, command)
-    start = command.start and live
+    doubt = doubtful(
+        began_at=unit.began_at,
+        issued_at=command.issued_at,
+        known=command.knows_us,
+        repeatable=command.repeatable,
+    )
+    start = command.start and live and doubt is None
     inserted = await tx.run(
         INSERT,
         id=command.id,
@@ -91,7 +110,7 @@ async def _admit(tx: Tx, unit: Admit, command: Command, live: bool, any_barred: 
         effect=Effect.UNCONFIRMED if start else Effect.NONE,
         attempt=1 if start else 0,
         host=unit.host if start else None,
-        epoch=unit.epoch,
+        epoch=unit.speaker.epoch,
         repeatable=command.repeatable,
         namespace=command.namespace,
         cell=command.cell,
@@ -104,6 +123,11 @@ async def _admit(tx: Tx, unit: Admit, command: Command, live: bool, any_barred: 
         admit_before=command.admit_before,
         started_at=unit.now if start else None,
     )
+    if inserted and doubt is not None:
+        row = await read_row(tx, command.id)
+        assert row is not None
+        await move(tx, unit.speaker, row, doubt, now=unit.now)
+        return Verdict(admission=Admission.DOUBTFUL)
     if inserted:
         return Verdict(admission=Admission.STARTED if start else Admission.ADMITTED)
     known = await tx.one(KNOWN, id=command.id)

@@ -93,6 +93,23 @@ def stale(record: Record, *, epoch: int, repeatable: bool) -> Move | None:
     ).of(record)
 
 
+def doubtful(*, began_at: int, issued_at: int, known: bool | None, repeatable: bool) -> Move | None:
+    """What a ledger must say of a command that it sees for the first time and may once have run.
+
+    `known` says whether the sender, when it issued the command, knew this very ledger and epoch on the
+    route; None where it knew none. A ledger that is older than the command and was never restored has
+    seen everything that was sent since.
+    """
+    if known is not False or repeatable or began_at <= issued_at:
+        return None
+    return Move(
+        state=ExecutionState.UNKNOWN,
+        effect=Effect.UNCONFIRMED,
+        code="ledger_replaced",
+        reason="the command was meant for a ledger that was lost or restored since: it may have run",
+    )
+
+
 def sql_states(states: Iterable[ExecutionState]) -> str:
     """The members as a SQL list of literals: partial indexes need them written out."""
     return ", ".join(f"'{state}'" for state in sorted(states))

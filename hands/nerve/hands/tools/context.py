@@ -15,7 +15,9 @@ class FunctionContext(ToolContext):
         self.attempt = run.attempt
         self.origin = run.command.origin
 
-    def write(self, data: bytes | str) -> Coroutine[Any, Any, None]:
+    def write(  # pyright: ignore[reportIncompatibleMethodOverride]  # awaiting it is optional
+        self, data: bytes | str
+    ) -> Coroutine[Any, Any, None]:
         """Done when it returns: a function in a thread need not await it."""
         self._run.write(data.encode() if isinstance(data, str) else data)
         return _Done()

@@ -10,21 +10,21 @@ class Printing:
     """Stands in for `sys.stdout` or `sys.stderr` while a worker lives."""
 
     def __init__(self, under: TextIO) -> None:
-        self._under = under
+        self.under = under
 
     def write(self, text: str) -> int:
         run = current_run.get()
         if run is None:
-            return self._under.write(text)
+            return self.under.write(text)
         run.write(text.encode("utf-8", "backslashreplace"))
         return len(text)
 
     def flush(self) -> None:
         if current_run.get() is None:
-            self._under.flush()
+            self.under.flush()
 
     def __getattr__(self, name: str) -> object:
-        return getattr(self._under, name)
+        return getattr(self.under, name)
 
 
 _users = 0
@@ -53,4 +53,4 @@ def _wrapped(stream: TextIO) -> TextIO:
 
 
 def _unwrapped(stream: TextIO) -> TextIO:
-    return stream._under if isinstance(stream, Printing) else stream
+    return stream.under if isinstance(stream, Printing) else stream
