@@ -50,11 +50,15 @@ class Committer:
         writer: str,
         *,
         observe: Callable[[int, float], None] | None = None,
+        lock_wait_seconds: float = sqlite.BUSY_SECONDS,
     ) -> None:
         self._path = path
         self._writer = writer
         self._observe = observe
-        self._connection = sqlite.connect(path)
+        self._lock_wait_ms = int(lock_wait_seconds * 1000)
+        # Another process may be recovering or closing the file right now: that is waited for.
+        self._connection = sqlite.connect(path, busy_seconds=sqlite.BUSY_SECONDS)
+        self._connection.execute("pragma busy_timeout = 0")
         self._identity = sqlite.file_identity(path)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="nerve-commit")
         self._queue: deque[_Entry] = deque()
@@ -64,8 +68,15 @@ class Committer:
         self._batch = 0
         self._commit_seconds = 0.0
         self._refusal: NerveError | None = None
+        self._blocked_since: float | None = None
         self.commits = 0
         self.units = 0
+
+    @property
+    def blocked_seconds(self) -> float:
+        """For how long the write lock could not be had; 0 while nobody is waiting for it."""
+        since = self._blocked_since
+        return 0.0 if since is None else perf_counter() - since
 
     def submit(self, law: Law[U, V], unit: U) -> asyncio.Future[V]:
         """Queue a unit; the future has its verdict after the commit.
@@ -81,6 +92,9 @@ class Committer:
         return future
 
     def defer(self, law: Law[U, Any], unit: U) -> None:
+        """Queue a unit that may be lost; it makes no commit of its own before its time."""
+        if self._refusal is not None:
+            return
         self._deferred.append(_Entry(law, unit, None))
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(DEFER_SECONDS, self._wake)
@@ -93,6 +107,7 @@ class Committer:
         try:
             while batch := self._take():
                 await self._settle(batch)
+                await asyncio.sleep(0)
         finally:
             self._running = None
 
@@ -111,18 +126,19 @@ class Committer:
             if not await self._together(batch):
                 for entry in batch:
                     await self._alone(entry)
-        except BaseException as error:
+        except Exception as error:
             for entry in batch:
                 entry.error = entry.error or error
-            if not isinstance(error, Exception):
-                self._resolve(batch)
-                raise
+        except BaseException:
+            for entry in batch:
+                if entry.future is not None:
+                    entry.future.cancel()
+            raise
         self._resolve(batch)
 
     async def _alone(self, entry: _Entry) -> None:
         try:
-            if not await self._together([entry]):
-                assert entry.error is not None
+            await self._together([entry])
         except Exception as error:
             entry.error = error
 
@@ -131,9 +147,27 @@ class Committer:
         callbacks: list[Callable[[], None]] = []
         began = perf_counter()
         await self._begin()
+        before = self._connection.total_changes
         if not self._apply(batch, callbacks):
             self._rollback()
             return False
+        if self._connection.total_changes == before:
+            # All refused, found nothing or were repeats: there is nothing to make durable.
+            self._rollback()
+            self._check_file()
+        else:
+            await self._write()
+            self._check_file()
+            self._count(batch, perf_counter() - began)
+            faults.point("sql.after_commit")
+        self.units += len(batch)
+        for entry in batch:
+            faults.point(entry.law.after_commit)
+        for callback in callbacks:
+            callback()
+        return True
+
+    async def _write(self) -> None:
         self._batch += 1
         try:
             self._mark()
@@ -144,14 +178,6 @@ class Committer:
             self._rollback()
             if not self._committed(error):
                 raise self._translated(error) from error
-        self._check_file()
-        self._count(batch, perf_counter() - began)
-        faults.point("sql.after_commit")
-        for entry in batch:
-            faults.point(entry.law.after_commit)
-        for callback in callbacks:
-            callback()
-        return True
 
     async def _begin(self) -> None:
         faults.point("sql.begin")
@@ -161,11 +187,14 @@ class Committer:
         except sqlite3.Error as error:
             if not sqlite.is_busy(error):
                 raise self._translated(error) from error
-        loop = asyncio.get_running_loop()
-        await loop.run_in_executor(self._thread, self._begin_waiting)
+        self._blocked_since = perf_counter()
+        try:
+            await self._in_thread(self._begin_waiting)
+        finally:
+            self._blocked_since = None
 
     def _begin_waiting(self) -> None:
-        self._connection.execute(f"pragma busy_timeout = {int(sqlite.BUSY_SECONDS * 1000)}")
+        self._connection.execute(f"pragma busy_timeout = {self._lock_wait_ms}")
         try:
             self._connection.execute(sqlite.BEGIN)
         except sqlite3.Error as error:
@@ -173,19 +202,35 @@ class Committer:
         finally:
             self._connection.execute("pragma busy_timeout = 0")
 
+    async def _in_thread(self, call: Callable[[], object]) -> None:
+        """Run `call` in the helper thread. Even a cancelled wait lets it end first: until then the
+        connection is in its hands."""
+        work = asyncio.get_running_loop().run_in_executor(self._thread, call)
+        try:
+            await asyncio.shield(work)
+        except asyncio.CancelledError:
+            await asyncio.wait([work])
+            raise
+
     def _apply(self, batch: list[_Entry], callbacks: list[Callable[[], None]]) -> bool:
-        transaction = sqlite.SqliteTx(self._connection, callbacks)
+        """Run the laws. One that raises before it wrote anything has its answer; one that raises
+        after it wrote spoils the transaction for all of them."""
+        connection = self._connection
+        transaction = sqlite.SqliteTx(connection, callbacks)
         for entry in batch:
+            written, promised = connection.total_changes, len(callbacks)
+            entry.error = None
             try:
                 entry.verdict = pump(entry.law.apply(transaction, entry.unit))
                 faults.point(entry.law.before_commit)
-                entry.error = None
             except sqlite3.Error as error:
                 entry.error = self._translated(error)
                 return False
             except Exception as error:
                 entry.error = error
-                return False
+                if connection.total_changes != written:
+                    return False
+                del callbacks[promised:]
         return True
 
     def _mark(self) -> None:
@@ -198,8 +243,7 @@ class Committer:
         if self._commit_seconds < QUICK_COMMIT_SECONDS:
             self._connection.execute(sqlite.COMMIT)
         else:
-            loop = asyncio.get_running_loop()
-            await loop.run_in_executor(self._thread, self._connection.execute, sqlite.COMMIT)
+            await self._in_thread(lambda: self._connection.execute(sqlite.COMMIT))
         self._commit_seconds += (perf_counter() - began - self._commit_seconds) / 8
 
     def _committed(self, error: Exception) -> bool:
@@ -227,7 +271,6 @@ class Committer:
 
     def _count(self, batch: list[_Entry], seconds: float) -> None:
         self.commits += 1
-        self.units += len(batch)
         if self._observe is not None:
             self._observe(len(batch), seconds)
 
@@ -248,6 +291,8 @@ class Committer:
         self._wake()
         while self._running is not None:
             await asyncio.wait([self._running])
+        if self._timer is not None:
+            self._timer.cancel()
         self._refusal = LedgerUnavailable(
             f"the ledger {self._path} was closed by this process",
             where=str(self._path),

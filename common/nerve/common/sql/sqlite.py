@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
+from nerve.common import writelock
 from nerve.common.sql.law import Row, Value
 from nerve.common.sql.pump import pump
 from nerve.common.sql.statement import Statement, sql
@@ -21,6 +22,10 @@ V = TypeVar("V")
 BUSY_SECONDS = 20.0
 
 _FULL = {sqlite3.SQLITE_FULL}
+# A quota and a file size limit answer so, and a full disk where the -shm file should grow.
+_FULL_EXTENDED = {sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_SHMSIZE}
+_BUSY = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL}
+_DEFECT = {sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_MISMATCH, sqlite3.SQLITE_MISUSE}
 _DAMAGED = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 
 BEGIN = "BEGIN IMMEDIATE"
@@ -72,8 +77,9 @@ def _quoted(path: Path) -> str:
 
 def translated(error: sqlite3.Error, path: Path) -> NerveError:
     """The error of our tree that says what happened to the file at `path`."""
-    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-    if code in _FULL:
+    extended = getattr(error, "sqlite_errorcode", 0)
+    code = extended & 0xFF
+    if code in _FULL or extended in _FULL_EXTENDED:
         return DiskFull(
             f"the disk that holds {path} is full",
             where=str(path),
@@ -85,18 +91,28 @@ def translated(error: sqlite3.Error, path: Path) -> NerveError:
             where=str(path),
             next_step="restore it from a backup, or move it away to start with a new one",
         )
+    if code in _DEFECT:
+        return NerveError(
+            f"the ledger {path} refused what a law wrote: {error}",
+            where=str(path),
+            next_step="nothing was written; report this: it is a defect of nerve",
+        )
+    if code in _BUSY:
+        return LedgerUnavailable(
+            f"the ledger {path} is locked: {writelock.described(path)}",
+            where=str(path),
+            next_step="it is tried again; `nerve doctor` names the holder, and a frozen host is ended"
+            " after its lease",
+        )
     return LedgerUnavailable(
         f"the ledger {path} did not answer: {error}",
         where=str(path),
-        next_step="run `nerve doctor` to see who holds it",
+        next_step="run `nerve doctor` to see what is wrong with it",
     )
 
 
 def is_busy(error: sqlite3.Error) -> bool:
-    return getattr(error, "sqlite_errorcode", 0) & 0xFF in (
-        sqlite3.SQLITE_BUSY,
-        sqlite3.SQLITE_LOCKED,
-    )
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF in _BUSY
 
 
 def file_identity(path: Path) -> tuple[int, int] | None:

@@ -10,7 +10,7 @@ from nerve.common.sql.committer import Committer
 from nerve.common.sql.law import Law, Tx
 from nerve.common.sql.ledger import LedgerIdentity
 from nerve.common.sql.migrate import Schema, prepare
-from nerve.common.sql.sqlite import Reader
+from nerve.common.sql.sqlite import BUSY_SECONDS, Reader
 from nerve.common.sql.statement import sql
 from nerve.protocol.identity import new_uuid7
 
@@ -40,10 +40,13 @@ class SqliteLedger:
         *,
         writer: str,
         observe: Callable[[int, float], None] | None = None,
+        lock_wait_seconds: float = BUSY_SECONDS,
     ) -> None:
         self.path = path
         self._identity = identity
-        self._committer = Committer(path, writer, observe=observe)
+        self._committer = Committer(
+            path, writer, observe=observe, lock_wait_seconds=lock_wait_seconds
+        )
         self._reader = Reader(path)
 
     @property
@@ -58,6 +61,11 @@ class SqliteLedger:
     @property
     def units(self) -> int:
         return self._committer.units
+
+    @property
+    def blocked_seconds(self) -> float:
+        """For how long another process has kept this one from writing; 0 where none does."""
+        return self._committer.blocked_seconds
 
     async def commit(self, law: Law[U, V], unit: U) -> V:
         return await self._committer.submit(law, unit)
@@ -83,8 +91,15 @@ async def open_sqlite(
     clock: Clock,
     create: bool,
     observe: Callable[[int, float], None] | None = None,
+    lock_wait_seconds: float = BUSY_SECONDS,
 ) -> SqliteLedger:
     """Open (or make, where `create`) the ledger of one room. Raises as `migrate.prepare`."""
     now = clock.now_ms()
     identity = await asyncio.to_thread(prepare, path, schema, create=create, now=now)
-    return SqliteLedger(path, identity, writer=new_uuid7(now), observe=observe)
+    return SqliteLedger(
+        path,
+        identity,
+        writer=new_uuid7(now),
+        observe=observe,
+        lock_wait_seconds=lock_wait_seconds,
+    )
