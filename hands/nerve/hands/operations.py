@@ -158,6 +158,11 @@ class ExecutionStore:
         if owned is not None:
             await owned.close()
 
+    @property
+    def ledger_id(self) -> str:
+        """Whose bell to ring after a change."""
+        return self._speaker.ledger_id
+
     async def unknown(self, limit: int = 100) -> list[UnknownExecutionView]:
         """The oldest open UNKNOWN executions."""
         rows = await self._ledger.read(lambda tx: open_unknown(tx, limit))

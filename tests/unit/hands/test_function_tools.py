@@ -1,72 +1,19 @@
 """What each way in which a Python function ends means for state and effect."""
 
 import asyncio
-import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from nerve.common.clock import SystemClock
-from nerve.hands import tool_context
-from nerve.hands.port import Ended
-from nerve.hands.tools import FunctionTools, printing
-from nerve.protocol.binding import ToolBinding
-from nerve.protocol.catalog import Catalog
-from nerve.protocol.commands import StartCommand
 from nerve.protocol.content import TextPart
-from nerve.protocol.errors import ToolFailed, WrongState
+from nerve.protocol.errors import ToolFailed
 from nerve.protocol.execution import Effect, ExecutionResult, ExecutionState, told
-from nerve.protocol.signature import ToolContext
-from support.hands_world import Asker
+from support.hands_tools import ended, outcome, prepared
 from support.waiting import soon
 
 S = ExecutionState
-
-
-@dataclass(slots=True)
-class FakeRun:
-    """A `port.Run` that keeps what was written."""
-
-    command: StartCommand
-    binding: ToolBinding
-    attempt: int = 1
-    cancel_requested: bool = False
-    written: list[bytes] = field(default_factory=list[bytes])
-    callback: Callable[[], object] | None = None
-
-    def on_cancel(self, callback: Callable[[], object]) -> None:
-        self.callback = callback
-
-    def write(self, data: bytes) -> None:
-        self.written.append(data)
-
-
-def prepared(
-    function: Callable[..., Any], arguments: dict[str, Any] | None = None, **options: Any
-) -> tuple[FunctionTools, FakeRun]:
-    catalog = Catalog()
-    catalog.tool(name="t", **options)(function)
-    tools = FunctionTools(catalog, route="hands", clock=SystemClock(), threads=4, result_bytes=1000)
-    command = Asker(catalog).call("t", **(arguments or {}))
-    return tools, FakeRun(command=command, binding=catalog.get("t"))
-
-
-async def ended(
-    function: Callable[..., Any], arguments: dict[str, Any] | None = None, **options: Any
-) -> Ended:
-    tools, run = prepared(function, arguments, **options)
-    try:
-        return await soon(tools.run(run))
-    finally:
-        tools.close()
-
-
-def outcome(end: Ended) -> tuple[ExecutionState, Effect, str | None]:
-    return end.move.state, end.move.effect, end.move.code
 
 
 class Refused(Exception):
@@ -80,18 +27,6 @@ async def test_a_returned_value_is_the_result() -> None:
     end = await ended(tool, {"n": 3})
     assert outcome(end) == (S.SUCCEEDED, Effect.COMPLETED, None)
     assert end.result.value == {"n": 3}
-
-
-async def test_a_synchronous_tool_runs_in_a_thread_and_can_write() -> None:
-    def tool(context: ToolContext) -> str:
-        context.write("from a thread")  # type: ignore[unused-coroutine]
-        return threading.current_thread().name
-
-    tools, run = prepared(tool)
-    end = await soon(tools.run(run))
-    assert str(end.result.value).startswith("nerve-tool-")
-    assert run.written == [b"from a thread"]
-    tools.close()
 
 
 @pytest.mark.capability("D16.1")
@@ -332,70 +267,3 @@ async def test_a_timeout_that_the_tool_raises_is_its_own() -> None:
         Effect.UNCONFIRMED,
         "tool_raised",
     )
-
-
-async def test_abandoned_threads_do_not_take_the_room_of_others() -> None:
-    release = threading.Event()
-
-    def stuck() -> str:
-        release.wait(20)
-        return "late"
-
-    catalog = Catalog()
-    catalog.tool(name="t", timeout_seconds=0.02)(stuck)
-    tools = FunctionTools(catalog, route="hands", clock=SystemClock(), threads=1, result_bytes=1000)
-    asker = Asker(catalog)
-    for _ in range(3):
-        run = FakeRun(command=asker.call("t"), binding=catalog.get("t"))
-        assert (await soon(tools.run(run))).move.state is S.UNKNOWN
-    release.set()
-    tools.close()
-
-
-async def test_what_a_tool_prints_becomes_its_output_and_nobody_elses(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    async def soft() -> str:
-        print("soft")
-        return "x"
-
-    def hard() -> str:
-        print("hard", file=sys.stderr)
-        return "x"
-
-    printing.install()
-    try:
-        for tool, line in ((soft, b"soft"), (hard, b"hard")):
-            tools, run = prepared(tool)
-            await soon(tools.run(run))
-            assert b"".join(run.written) == line + b"\n"
-            tools.close()
-        print("host")
-    finally:
-        printing.uninstall()
-    captured = capsys.readouterr()
-    assert (captured.out, captured.err) == ("host\n", "")
-
-
-async def test_the_context_is_found_inside_a_tool_and_nowhere_else() -> None:
-    async def tool() -> str:
-        return tool_context().execution
-
-    tools, run = prepared(tool)
-    end = await soon(tools.run(run))
-    assert end.result.value == run.command.execution
-    with pytest.raises(WrongState):
-        tool_context()
-
-
-async def test_threads_end_when_the_host_closes() -> None:
-    def tool() -> str:
-        return threading.current_thread().name
-
-    tools, run = prepared(tool)
-    name = (await soon(tools.run(run))).result.value
-    tools.close()
-    deadline = time.monotonic() + 10
-    while any(thread.name == name for thread in threading.enumerate()):
-        assert time.monotonic() < deadline, "the thread ended"
-        await asyncio.sleep(0.001)

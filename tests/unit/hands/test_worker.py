@@ -2,138 +2,29 @@
 
 import asyncio
 import threading
-from collections.abc import AsyncGenerator, Iterator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from nerve.common import faults
-from nerve.common.clock import SystemClock
-from nerve.common.lease import Release, release
 from nerve.common.settings import Settings
-from nerve.common.sql import Tx, sql
-from nerve.hands import AuthorizationRequest, WorkerRuntime
-from nerve.hands.ledger.answers import counts
 from nerve.hands.ledger.finish import finish
-from nerve.hands.ledger.records import read_row
 from nerve.hands.port import Ended, Run, ended
-from nerve.protocol.catalog import Catalog
-from nerve.protocol.commands import ReplyTo, StartCommand
-from nerve.protocol.controls import Question, SettledExecutions
 from nerve.protocol.errors import DiskFull
 from nerve.protocol.execution import Effect, ExecutionResult, ExecutionState
-from nerve.protocol.executor import Executor
 from nerve.protocol.signature import ToolContext
-from nerve.protocol.updates import Absence
-from support.hands_world import CELL, Asker, Told
+from support.hands_place import Bench, place
 from support.waiting import soon, until
 
 S = ExecutionState
-QUICK = Settings(scan_seconds=0.05, sweep_seconds=0.05, grace_seconds=0.0)
 
 
 @pytest.fixture(autouse=True)
 def disarmed() -> Iterator[None]:
     yield
     faults.disarm()
-
-
-@dataclass(slots=True)
-class Bench:
-    """Tools that count what they did, and gates that hold them."""
-
-    effects: list[str] = field(default_factory=list[str])
-    gate: asyncio.Event = field(default_factory=asyncio.Event)
-    stuck: threading.Event = field(default_factory=threading.Event)
-    worker: WorkerRuntime | None = None
-
-    def catalog(self) -> Catalog:
-        made = Catalog()
-
-        @made.tool
-        async def act(context: ToolContext) -> str:
-            self.effects.append(context.execution)
-            return "done"
-
-        @made.tool
-        async def hold(context: ToolContext) -> str:
-            self.effects.append(context.execution)
-            await self.gate.wait()
-            return "done"
-
-        @made.tool(idempotent_start=True)
-        async def again(context: ToolContext) -> int:
-            self.effects.append(context.execution)
-            if context.attempt == 1:
-                await self.gate.wait()
-            return context.attempt
-
-        @made.tool
-        def block(context: ToolContext) -> str:
-            self.effects.append(context.execution)
-            self.stuck.wait(20)
-            return "done"
-
-        @made.tool
-        async def leave(context: ToolContext) -> str:
-            self.effects.append(context.execution)
-            assert self.worker is not None
-            await self.worker.close()
-            return "left"
-
-        return made
-
-
-@dataclass(slots=True)
-class Place:
-    worker: WorkerRuntime
-    executor: Executor
-    asker: Asker
-    told: Told
-
-    async def start(self, tool: str, **arguments: Any) -> str:
-        command = self.asker.call(tool, **arguments)
-        await self.executor.start([self.asker.seal(command)])
-        return command.execution
-
-    async def release(self, host: str) -> bool:
-        """Take everything from a host, as another one does that thinks it dead."""
-        unit = Release(host=host, now=SystemClock().now_ms(), also=self.worker.assembly.release)
-        return await self.worker.ledger.commit(release, unit)
-
-    async def row(self, execution: str) -> Any:
-        return await self.worker.ledger.read(lambda tx: read_row(tx, execution))
-
-    async def count(self, table: str) -> int:
-        statement = sql(f"select count(*) as number from {table}")
-
-        async def query(tx: Tx) -> int:
-            row = await tx.one(statement)
-            assert row is not None
-            return int(row["number"])
-
-        return await self.worker.ledger.read(query)
-
-
-@asynccontextmanager
-async def place(
-    directory: Path, catalog: Catalog, *, drain: bool = True, **options: Any
-) -> AsyncGenerator[Place]:
-    options.setdefault("settings", QUICK)
-    worker = WorkerRuntime(directory / "state", catalog, **options)
-    await worker.start()
-    told = Told()
-    executor = worker.local_executor()
-    await executor.open(CELL, told.sink)
-    try:
-        yield Place(worker, executor, Asker(catalog), told)
-    finally:
-        if drain:
-            await worker.drain()
-        await worker.close()
 
 
 @pytest.mark.capability("D15.1")
@@ -335,134 +226,3 @@ async def test_a_result_that_no_envelope_can_carry_is_replaced_and_the_effect_st
         update = await here.told.end(await here.start("act"))
         assert (update.state, update.effect) == (S.SUCCEEDED, Effect.COMPLETED)
         assert update.result is not None and update.result.placeholder == "result_too_large"
-
-
-@pytest.mark.capability("D14.1")
-@pytest.mark.rule(15)
-async def test_authorization_is_asked_before_anything_is_written(tmp_path: Path) -> None:
-    bench = Bench()
-    seen: list[tuple[AuthorizationRequest, int]] = []
-    allowed = [False]
-
-    def policy(request: AuthorizationRequest) -> bool:
-        seen.append((request, units()))
-        return allowed[0]
-
-    async with place(tmp_path, bench.catalog(), authorize=policy) as here:
-
-        def units() -> int:
-            return here.worker.ledger.units
-
-        before = here.worker.ledger.units
-        command = here.asker.call("act")
-        await here.executor.start([here.asker.seal(command)])
-        request, at = seen[0]
-        assert (request.tool, request.namespace, at) == ("act", "acme", before)
-        absent = await here.told.absence(command.execution)
-        assert (absent.absence, absent.code) == (Absence.REFUSED, "unauthorized")
-        assert (await here.count("execution"), await here.count("refused")) == (0, 1)
-        allowed[0] = True
-        await here.executor.start([here.asker.seal(command)])
-        await here.told.until(
-            lambda told: len(told.absences[command.execution]) == 2, "it was refused again"
-        )
-        assert bench.effects == []
-
-
-async def test_a_policy_that_fails_allows_nothing(tmp_path: Path) -> None:
-    bench = Bench()
-
-    def policy(request: AuthorizationRequest) -> bool:
-        raise RuntimeError("the policy server is odd")
-
-    async with place(tmp_path, bench.catalog(), authorize=policy) as here:
-        execution = await here.start("act")
-        assert (await here.told.absence(execution)).absence is Absence.REFUSED
-        assert bench.effects == []
-
-
-@pytest.mark.rule(17)
-async def test_a_late_command_is_recorded_as_not_admitted(tmp_path: Path) -> None:
-    bench = Bench()
-    async with place(tmp_path, bench.catalog()) as here:
-        command = here.asker.call("act").model_copy(update={"admit_before": 1})
-        await here.executor.start([here.asker.seal(command)])
-        absent = await here.told.absence(command.execution)
-        assert (absent.absence, absent.code) == (Absence.NOT_ADMITTED, "expired")
-        assert (await here.count("refused"), bench.effects) == (1, [])
-
-
-@pytest.mark.rule(12)
-async def test_a_forged_request_under_a_known_id_is_refused_by_name(tmp_path: Path) -> None:
-    bench = Bench()
-    async with place(tmp_path, bench.catalog()) as here:
-        command = here.asker.call("act")
-        await here.executor.start([here.asker.seal(command)])
-        await here.told.end(command.execution)
-        changes = {"request_digest": "sha256:" + "0" * 64}
-        forged: StartCommand = command.model_copy(update=changes)
-        await here.executor.start([here.asker.seal(forged)])
-        absent = await here.told.absence(command.execution)
-        assert (absent.absence, absent.code) == (Absence.REFUSED, "request_conflict")
-        assert bench.effects == [command.execution]
-
-
-@pytest.mark.rule(17)
-async def test_a_settled_execution_is_reduced_and_still_not_run_again(tmp_path: Path) -> None:
-    bench = Bench()
-    async with place(tmp_path, bench.catalog()) as here:
-        command = here.asker.call("act")
-        await here.executor.start([here.asker.seal(command)])
-        await here.told.end(command.execution)
-        question = Question(execution=command.execution, known_sequence=1)
-        body = SettledExecutions(settled=(question,), reply_to=ReplyTo(cell=CELL))
-        await here.executor.control([here.asker.seal(body)])
-        assert (await here.row(command.execution))["command"] is None
-        await here.executor.start([here.asker.seal(command)])
-        snapshot = await here.told.snapshot(command.execution)
-        assert (snapshot.state, snapshot.result, len(bench.effects)) == (S.SUCCEEDED, None, 1)
-
-
-@pytest.mark.rule(14)
-async def test_old_commands_that_arrive_late_ask_the_brain_to_wait_with_repeats(
-    tmp_path: Path,
-) -> None:
-    bench = Bench()
-    async with place(tmp_path, bench.catalog()) as here:
-        command = here.asker.call("act").model_copy(update={"issued_at": 1})
-        await here.executor.start([here.asker.seal(command)])
-        assert (await here.told.end(command.execution)).older_commands_arriving is True
-
-
-async def test_the_metrics_say_what_the_ledger_says(tmp_path: Path) -> None:
-    bench = Bench()
-    bench.gate.set()
-    async with place(tmp_path, bench.catalog()) as here:
-        commands = [here.asker.call("hold") for _ in range(30)]
-        await here.executor.start([here.asker.seal(each) for each in commands])
-        await here.told.ends(each.execution for each in commands)
-        await until(lambda: here.worker.running == 0, "all runs are over")
-        found = await here.worker.ledger.read(counts)
-        metrics = here.worker.metrics
-        assert found == {"SUCCEEDED": 30}
-        assert metrics.executions.value("hands", "SUCCEEDED", "completed") == 30
-        assert metrics.running.value("hands") == 0
-
-
-@pytest.mark.report("U128")
-async def test_a_failing_tool_leaves_nothing_behind_in_memory(tmp_path: Path) -> None:
-    catalog = Catalog()
-
-    @catalog.tool
-    async def fail() -> str:
-        raise ValueError("x" * 1000)
-
-    async with place(tmp_path, catalog) as here:
-        for _ in range(10):
-            commands = [here.asker.call("fail") for _ in range(50)]
-            await here.executor.start([here.asker.seal(each) for each in commands])
-            await here.told.ends(each.execution for each in commands)
-        await until(lambda: here.worker.running == 0, "all runs are over")
-        parts = here.worker.assembly
-        await until(lambda: parts.relay.depth() == 0, "all updates are confirmed")
-        assert (parts.engine.unfinished, parts.progresses.watched) == (0, 0)

@@ -8,18 +8,20 @@ from nerve.hands.state.record import (
     STARTABLE,
     Move,
     Record,
+    doubtful,
     lost,
     stale,
 )
 
 __all__ = [
     "ATTEMPTS_MAX",
-    "FINISHABLE",
-    "STARTABLE",
     "Cancelling",
+    "FINISHABLE",
     "Move",
     "Record",
+    "STARTABLE",
     "cancel",
+    "doubtful",
     "lost",
     "reconcile",
     "stale",
