@@ -331,7 +331,7 @@ def test_a_function_that_gives_no_schema_is_refused_when_it_is_added(function: A
         {"timeout_seconds": float("nan")},
         {"concurrency": 0},
     ],
-    ids=str,
+    ids=lambda options: next(iter(options)),
 )
 def test_an_option_that_means_nothing_is_refused(options: dict[str, Any]) -> None:
     with pytest.raises(BadInput):
