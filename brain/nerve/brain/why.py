@@ -136,10 +136,8 @@ async def _ready(tx: Tx, turn: Row, now: int, reasons: list[Reason], why: list[s
     if turn["retry_at"] is not None and turn["retry_at"] > now:
         reasons.append(Reason.BACKOFF)
         seconds = (turn["retry_at"] - now) / 1000
-        why.append(
-            f"It failed {turn['retry_count']} time(s) and is tried again in {seconds:.1f} s:"
-            f" {turn['retry_reason']}"
-        )
+        failed = f"It failed {turn['retry_count']} time(s) and" if turn["retry_count"] else "It"
+        why.append(f"{failed} is tried again in {seconds:.1f} s: {turn['retry_reason']}")
         return
     definition = parse_definition(turn["definition"])
     named = f"{definition.agent} version {definition.version}"

@@ -116,7 +116,9 @@ async def _cancel(tx: Tx, unit: Cancel, turn: Row) -> Cancelled:
     if running:
         return Cancelled(turn=unit.turn, ended=False, owner=turn["host"])
     ready = None
-    if turn["open_count"] == 0 and await tx.run(READY_NOW, id=turn["thread"], now=unit.now):
+    # A backoff is cut short; what waits for tools goes on waiting for them.
+    waits = turn["open_count"] > 0 and turn["thread_phase"] == ThreadPhase.WAITING.value
+    if not waits and await tx.run(READY_NOW, id=turn["thread"], now=unit.now):
         ready = turn["definition"]
     return Cancelled(turn=unit.turn, ended=False, ready=ready)
 

@@ -40,7 +40,11 @@ TAKE_BACK = sql(
     "update thread set phase = 'READY', host = null, token = token + 1, ready_at = :ready_at"
     " where id = :id and host = :host and token = :token"
 )
-LOSE_TURN = sql("update turn set lost_step = :step where id = :id returning runs")
+LOSE_TURN = sql(
+    "update turn set lost_step = :step, retry_at = :retry_at,"
+    " retry_reason = coalesce(:reason, retry_reason),"
+    " phase = case when settle is null then 'WAITING' else 'SETTLING' end where id = :id"
+)
 PUT_RUN = sql(
     "insert into run (turn, number, host, token, state, reason, started_at, ended_at)"
     " values (:turn, :number, :host, :token, :state, :reason, :started_at, :now)"
@@ -159,7 +163,14 @@ async def lose(
     number = await _next_step(tx, row["head"])
     turn, run = row["head"], number[0]
     step = step_id(run_id(turn, run), number[1])
-    await tx.run(LOSE_TURN, id=turn, step=step)
+    waits = ready_at > now
+    await tx.run(
+        LOSE_TURN,
+        id=turn,
+        step=step,
+        retry_at=ready_at if waits else None,
+        reason=reason if waits else None,
+    )
     await tx.run(
         PUT_RUN,
         turn=turn,

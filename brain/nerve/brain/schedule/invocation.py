@@ -30,7 +30,8 @@ from nerve.common.clock import Clock
 from nerve.common.logs import get_log
 from nerve.common.outbox import Relay
 from nerve.common.sql import Ledger
-from nerve.protocol.errors import Fenced, NerveError
+from nerve.protocol.errors import Damaged, Fenced, NerveError
+from nerve.protocol.values import printable
 
 _log = get_log("nerve.brain.invocation")
 
@@ -49,6 +50,7 @@ class Failure:
 
 
 BLAMELESS_DELAY_MS = 2_000
+SET_BACK_DELAY_MS = 60_000
 
 Classify = Callable[[BaseException], Failure]
 
@@ -95,7 +97,10 @@ class Invocation:
     async def run(self) -> Verdict:
         """Raises nothing that belongs to the Turn; an error out of here is the ledger's."""
         claimed = self.claimed
-        frame = await self._office.frames.load(claimed)
+        try:
+            frame = await self._office.frames.load(claimed)
+        except Damaged as error:
+            return await self._set_back(error)
         await faults.apoint("brain.run.restored")
         if claimed.settle is not None:
             return await self._settle(frame, claimed.settle)
@@ -105,7 +110,7 @@ class Invocation:
             await faults.apoint("brain.run.after_advance")
             return await self._commit(frame, outcome)
         except CancelFirst:
-            return await self._settle(frame, Settle.CANCELLED)
+            return await self._settle(frame, Settle.CANCELLED, phase="ADVANCE")
         except Fenced:
             return Verdict.FENCED
         except Exception as error:
@@ -241,8 +246,11 @@ class Invocation:
         if claimed.open_count:
             return await self._advance(replace(unit, public=[made.settling(at, settle)]))
         results = made.outcomes(claimed.unapplied)
-        cleaned = self._agent.settle(frame, results)
-        checkpoint = made.sealed_checkpoint(cleaned, frame, self._digest)
+        try:
+            cleaned = self._agent.settle(frame, results)
+            checkpoint = made.sealed_checkpoint(cleaned, frame, self._digest)
+        except Exception as error:
+            return await self._set_back(error)
         end = settled_as(settle)
         unit = replace(
             unit,
@@ -257,17 +265,24 @@ class Invocation:
             self._keep(frame, cleaned.entries, cleaned.state, checkpoint)
         return verdict
 
+    async def _set_back(self, error: Exception) -> Verdict:
+        """What no retry of the agent can mend waits for a person, and says so to whoever asks why."""
+        _log.error(
+            "a Thread cannot be taken up", turn=self.claimed.turn, cause="set_back", error=error
+        )
+        await self.hand_over(said(error)[:1000], delay_ms=SET_BACK_DELAY_MS)
+        return Verdict.COMMITTED
+
     async def _failed(self, frame: Frame, error: Exception) -> Verdict:
         kind = self._office.classify(error)
-        text = (
-            f"{type(error).__name__}: {error}" if not isinstance(error, NerveError) else str(error)
-        )
-        text = text.replace("\x00", "\ufffd").encode("utf-8", "replace").decode()
+        text = said(error)
         _log.warning(
             "an invocation failed", turn=self.claimed.turn, cause="invocation", error=error
         )
         if kind.blameless:
-            await self.hand_over(text[:500], delay_ms=BLAMELESS_DELAY_MS)
+            # Each costs a Run, so that what never ends must not come ever so often.
+            delay_ms = BLAMELESS_DELAY_MS << min(self.claimed.run - 1, 5)
+            await self.hand_over(text[:1000], delay_ms=delay_ms)
             return Verdict.COMMITTED
         now = self._office.clock.now_ms()
         stored = self.claimed.retry_policy
@@ -292,7 +307,7 @@ class Invocation:
         )
         committed = await self._office.ledger.commit(advance, unit)
         if committed is Verdict.CANCEL_FIRST:
-            return await self._settle(frame, Settle.CANCELLED)
+            return await self._settle(frame, Settle.CANCELLED, phase="ADVANCE")
         return Verdict.COMMITTED if committed is Verdict.READY else committed
 
     async def _exhausted(self, frame: Frame, error: Exception, text: str) -> Verdict:
@@ -316,3 +331,13 @@ class Invocation:
                 "retry_at": retry.at,
             },
         )
+
+
+def said(error: Exception) -> str:
+    """The text of an error, however hostile, as it may be stored."""
+    try:
+        text = str(error)
+    except Exception:
+        text = "(its text cannot be read)"
+    kind = "" if isinstance(error, NerveError) else f"{type(error).__name__}: "
+    return printable(f"{kind}{text}")

@@ -131,7 +131,7 @@ class Scheduler:
         verdict = Verdict.FENCED
         try:
             verdict = await invocation.run()
-        except NerveError as error:
+        except Exception as error:
             _log.error(
                 "a Run could not be committed; a scan takes the Thread up again",
                 turn=claimed.turn,

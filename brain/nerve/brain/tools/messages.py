@@ -98,13 +98,14 @@ class Messages:
         )
 
     def renew(self, command: bytes, *, now: int) -> OutboxRow:
-        """The same request with a new time until which it may be admitted."""
+        """The same request with a new time until which it may be admitted.
+
+        When it was issued stays: a ledger that began since cannot know whether it ran.
+        """
         envelope = open_envelope(command)
         body = envelope.body
         assert isinstance(body, StartCommand)
-        fresh = body.model_copy(
-            update={"issued_at": now, "admit_before": now + self.admit_within_ms}
-        )
+        fresh = body.model_copy(update={"admit_before": now + self.admit_within_ms})
         return self._row(
             f"{body.execution}/start", COMMANDS, envelope.route, fresh, envelope.namespace, now
         )
