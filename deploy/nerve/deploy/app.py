@@ -131,27 +131,25 @@ def _does_not_run(error: BaseException, file: Path) -> BadInput:
         shown = f"{error.msg}: {line}" if line else error.msg
         return BadInput(
             f"{Path(error.filename).name}:{error.lineno}: SyntaxError: {shown}",
-            where=f"{error.filename}:{error.lineno}",
+            details={"file": error.filename, "line": error.lineno},
         )
-    place = _line_in(error, file)
+    name, line = _line_in(error, file)
     what = str(error) if isinstance(error, NerveError) else f"{type(error).__name__}: {error}"
     advice = ""
     if isinstance(error, ModuleNotFoundError) and error.name:
         advice = f"Install what provides {error.name.partition('.')[0]} in this environment"
     return BadInput(
-        f"{Path(place.partition(':')[0]).name}:{place.rpartition(':')[2]}: {what.rstrip('.')}",
-        where=place,
+        f"{Path(name).name}:{line}: {what.rstrip('.')}",
         next_step=advice,
+        details={"file": name, "line": line},
     )
 
 
-def _line_in(error: BaseException, file: Path) -> str:
+def _line_in(error: BaseException, file: Path) -> tuple[str, int]:
     """The innermost line of the user's own files that was running."""
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if _is_own(frame.filename, file.parent)]
-    if not own:
-        return f"{file}:1"
-    return f"{own[-1].filename}:{own[-1].lineno}"
+    return (own[-1].filename, own[-1].lineno or 1) if own else (str(file), 1)
 
 
 def _is_own(filename: str, folder: Path) -> bool:

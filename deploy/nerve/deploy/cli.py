@@ -8,7 +8,7 @@ import os
 import sys
 
 
-def main():  # type: ignore[no-untyped-def]  # annotated, an old Python could not read it
+def main():
     # type: () -> None
     """Run the command line and exit."""
     problem = unsupported(sys.version_info[:2], sys.platform)
@@ -27,13 +27,14 @@ def main():  # type: ignore[no-untyped-def]  # annotated, an old Python could no
     os._exit(code)
 
 
-def unsupported(version, platform):  # type: ignore[no-untyped-def]  # as above
+def unsupported(version, platform):
     # type: (tuple[int, ...], str) -> str
     """Why nerve cannot run here, in a sentence; empty where it can."""
     if version < (3, 11):
+        found = ".".join(map(str, version))
         return (
-            "Python %d.%d is too old: nerve needs 3.11 or newer; make an environment with one, for"
-            " instance `python3.11 -m venv .venv`." % version
+            "Python " + found + " is too old: nerve needs 3.11 or newer; make an environment with"
+            " one, for instance `python3.11 -m venv .venv`."
         )
     if platform.startswith(("win", "cygwin")):
         return (

@@ -197,9 +197,7 @@ def tail(
     """Public events as they are committed."""
     from nerve.deploy.show import tail as work
 
-    _watch(
-        work(what, directory, _console(json_lines), _settings(), after=after, follow=follow)
-    )
+    _watch(work(what, directory, _console(json_lines), _settings(), after=after, follow=follow))
 
 
 @app.command()
@@ -225,3 +223,132 @@ def cancel(
             timeout=timeout,
         )
     )
+
+
+@app.command()
+def dev(
+    file: AppFile,
+    directory: Directory = STATE,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Let unfinished Turns go on with changed tools.")
+    ] = False,
+    once: Annotated[
+        bool, typer.Option("--once", help="Stop when no Turn can move any more; no reload.")
+    ] = False,
+    metrics: Metrics = None,
+    json_lines: Json = False,
+) -> None:
+    """Brain and Hands in one process; takes in the file again when it changes."""
+    from nerve.deploy.dev import run_dev
+
+    _run(
+        run_dev(
+            file,
+            directory,
+            console=_console(json_lines),
+            settings=_settings(),
+            fresh=fresh,
+            once=once,
+            metrics=metrics,
+        )
+    )
+
+
+@app.command()
+def init(
+    name: Annotated[Path, typer.Argument(help="The folder to make.")],
+    live: Annotated[
+        bool, typer.Option("--live", help="With a live model instead of a scripted one.")
+    ] = False,
+    json_lines: Json = False,
+) -> None:
+    """Write a project that runs: an agent, a tool, a test."""
+    from nerve.deploy.init import init as work
+
+    raise typer.Exit(work(name, live=live, console=_console(json_lines)))
+
+
+@app.command()
+def catalog(
+    file: AppFile,
+    json_lines: Json = False,
+) -> None:
+    """Print the tools of a file as JSON, for a Brain without their code: Catalog.load(...)."""
+    from nerve.deploy.app import load
+
+    typer.echo(load(file).catalog().export_bytes())
+
+
+@app.command()
+def reconcile(
+    execution: Annotated[
+        str | None, typer.Argument(help="The execution; without it, what is UNKNOWN.")
+    ] = None,
+    succeeded: Annotated[bool, typer.Option("--succeeded", help="It did its work.")] = False,
+    failed: Annotated[bool, typer.Option("--failed", help="It did not.")] = False,
+    cancelled: Annotated[bool, typer.Option("--cancelled", help="It was stopped.")] = False,
+    result: Annotated[str | None, typer.Option(metavar="JSON", help="What it returned.")] = None,
+    effect: Annotated[
+        str | None,
+        typer.Option(help="none, completed or unconfirmed; by default as the state says."),
+    ] = None,
+    evidence: Annotated[
+        str | None, typer.Option(help="Where that can be verified; kept in the receipt.")
+    ] = None,
+    operator: Annotated[str | None, typer.Option(help="Who says so; the user.")] = None,
+    request_id: Annotated[str | None, typer.Option(help="Makes it safe to repeat.")] = None,
+    process_gone: Annotated[
+        bool, typer.Option("--process-gone", help="I verified that its old process is gone.")
+    ] = False,
+    directory: Directory = STATE,
+    json_lines: Json = False,
+) -> None:
+    """List UNKNOWN outcomes, or settle one with evidence; nothing is run again."""
+    from nerve.deploy.reconcile import Verdict, list_unknown, verdict_state
+    from nerve.deploy.reconcile import reconcile as work
+
+    console, settings = _console(json_lines), _settings()
+    if execution is None:
+        _run(list_unknown(directory, console, settings))
+    verdict = Verdict(
+        state=verdict_state(succeeded=succeeded, failed=failed, cancelled=cancelled),
+        evidence=evidence or "",
+        operator=operator,
+        result=result,
+        effect=effect,
+        request_id=request_id,
+        process_gone=process_gone,
+    )
+    _run(work(str(execution), verdict, directory, console, settings))
+
+
+@app.command()
+def doctor(
+    adopt: Annotated[
+        str | None, typer.Option(metavar="moved|copy", help="Accept a folder from elsewhere.")
+    ] = None,
+    forget: Annotated[
+        str | None, typer.Option(metavar="LEDGER", help="A ledger is lost: a new one may be made.")
+    ] = None,
+    directory: Directory = STATE,
+    json_lines: Json = False,
+) -> None:
+    """Show what is here and in force, what is wrong, and what mends it."""
+    from nerve.deploy import doctor as room
+
+    console = _console(json_lines)
+    if adopt is not None:
+        raise typer.Exit(room.adopt_directory(directory, adopt, console))
+    if forget is not None:
+        raise typer.Exit(room.forget_ledger(directory, forget, console))
+    _run(room.doctor(directory, console, _settings()))
+
+
+@app.command()
+def metrics(directory: Directory = STATE, json_lines: Json = False) -> None:
+    """What the ledgers of a directory hold now, in Prometheus' text form."""
+    from nerve.deploy.client import existing
+    from nerve.deploy.metrics import text_of
+
+    text = text_of(existing(directory))
+    _console(json_lines).answer({"text": text}, text.rstrip())

@@ -5,7 +5,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 
-from nerve.deploy.output import error_line
+from nerve.deploy.output import error_line, mismatch_lines
 from nerve.deploy.stop import INTERRUPTED
 
 USAGE = 2
@@ -66,12 +66,10 @@ def _failed(error: Exception, *, as_json: bool) -> int:
     from nerve.protocol.errors import NerveError
 
     if isinstance(error, NerveError):
-        print(
-            error_line(
-                error.code, str(error), "", as_json=as_json, body=error.to_json()
-            ),
-            file=sys.stderr,
-        )
+        line = error_line(error.code, str(error), "", as_json=as_json, body=error.to_json())
+        print(line, file=sys.stderr)
+        if not as_json:
+            print(*mismatch_lines(error.details), sep="\n", end="", file=sys.stderr)
         return error.exit_code
     if isinstance(error, OSError):
         place = f" {error.filename}" if error.filename else ""

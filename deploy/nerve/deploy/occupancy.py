@@ -22,22 +22,21 @@ def occupied(place: StateDirectory, *, alone: bool) -> Generator[None]:
     path = place.locks / _FILE
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        kind = fcntl.LOCK_EX if alone else fcntl.LOCK_SH
-        try:
-            fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise _taken(place.path, descriptor, alone=alone) from None
+        fcntl.flock(descriptor, (fcntl.LOCK_EX if alone else fcntl.LOCK_SH) | fcntl.LOCK_NB)
+    except BlockingIOError:
+        taken = _taken(place.path, descriptor)
+        os.close(descriptor)
+        raise taken from None
+    try:
+        os.ftruncate(descriptor, 0)
         if alone:
             os.pwrite(descriptor, str(os.getpid()).encode(), 0)
         yield
     finally:
-        if alone:
-            with suppress(OSError):
-                os.ftruncate(descriptor, 0)
         os.close(descriptor)
 
 
-def _taken(directory: Path, descriptor: int, *, alone: bool) -> Conflict:
+def _taken(directory: Path, descriptor: int) -> Conflict:
     with suppress(OSError, ValueError):
         pid = int(os.pread(descriptor, 20, 0) or b"x")
         return Conflict(

@@ -86,6 +86,27 @@ def error_line(
     return "nerve: " + shown(f"{message}. {next_step}" if next_step else message).rstrip(".") + "."
 
 
+def mismatch_lines(details: Mapping[str, Any]) -> list[str]:
+    """The old and the new form of each tool that a BindingMismatch names, as far as they differ."""
+    lines: list[str] = []
+    old, new = details.get("old"), details.get("new")
+    if not isinstance(old, Mapping) or not isinstance(new, Mapping):
+        return lines
+    for name in sorted({*old, *new}):
+        before, after = old.get(name), new.get(name)
+        if not isinstance(before, Mapping) or not isinstance(after, Mapping):
+            lines.append(f"  {name}: {'added' if before is None else 'removed'}")
+            continue
+        for key in sorted({*before, *after}):
+            if before.get(key) != after.get(key):
+                lines.append(f"  {name}.{key} old: {as_json(before.get(key))}")
+                lines.append(f"  {name}.{key} new: {as_json(after.get(key))}")
+    turns = details.get("turns")
+    if turns:
+        lines.append(f"  held by: {', '.join(map(str, turns))}")
+    return lines
+
+
 @final
 class Console:
     """Where one command speaks. Answers go to standard output. What happens meanwhile goes there as

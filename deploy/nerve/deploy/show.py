@@ -14,11 +14,11 @@ from nerve.brain.why import TurnStatus
 from nerve.common.settings import Settings
 from nerve.common.sql import Row, Tx
 from nerve.deploy.client import Client, client
-from nerve.deploy.output import Console, brief, clock_time, day_time, took
-from nerve.deploy.watching import ended, obstacles, sentence, event_fields, watch
+from nerve.deploy.output import Console, brief, clock_time, day_time, plain, took
+from nerve.deploy.submit import NAMESPACE
+from nerve.deploy.watching import ended, event_fields, obstacles, sentence, watch
 from nerve.protocol.errors import NotFound, Timeout
 from nerve.protocol.identity import SessionKey
-from nerve.deploy.submit import NAMESPACE
 
 DONE = 0
 
@@ -56,8 +56,6 @@ async def explained(at: Client, status: TurnStatus) -> list[str]:
 
 
 def _fields(status: TurnStatus) -> dict[str, Any]:
-    from nerve.deploy.output import plain
-
     found: dict[str, Any] = plain(status)
     return found
 

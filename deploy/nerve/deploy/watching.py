@@ -12,7 +12,7 @@ from nerve.brain.why import Reason, TurnStatus
 from nerve.common.sql import Row, Tx
 from nerve.deploy.client import Client
 from nerve.deploy.output import Console, brief, clock_time
-from nerve.deploy.presence import hands_of, offering, present_in
+from nerve.deploy.presence import brains_of, hands_of, present
 from nerve.protocol.content import Message
 from nerve.protocol.events import PublicEvent
 
@@ -93,7 +93,7 @@ async def obstacles(at: Client, status: TurnStatus) -> list[tuple[str, str]]:
     ]
     routes = {each.route for each in status.executions if each.outcome != "UNKNOWN" and each.route}
     for route in sorted(routes - {"local"}):
-        if not await hands_of(at.directory, route):
+        if not hands_of(at.directory, route):
             found.append(
                 (
                     "NO_HANDS",
@@ -118,9 +118,9 @@ async def _missing_brain(at: Client, status: TurnStatus) -> str:
         return await turn_row(tx, status.turn)
 
     definition = str((await at.backend.ledger.read(query))["definition"])
-    hosts = await present_in(at.backend.ledger, at.directory)
-    if offering(hosts, definition):
+    if brains_of(at.directory, definition):
         return ""
+    hosts = present(at.directory, "brain")
     gone = [each for each in hosts if each.id == status.owner and not each.alive]
     place = f"--dir {at.directory.path}"
     if gone:

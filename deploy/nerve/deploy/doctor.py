@@ -1,0 +1,214 @@
+"""`nerve doctor`: what this machine and directory are like, what is wrong, and what mends it."""
+
+import dataclasses
+import platform
+import sqlite3
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, final
+
+from nerve.common.broker.sqlite import Depth, SqliteBroker
+from nerve.common.clock import SystemClock
+from nerve.common.place import Adoption, StateDirectory, adopt
+from nerve.common.settings import Settings, describe
+from nerve.common.sql.survey import Survey, raise_epoch, survey
+from nerve.common.wakeups import LocalWakeups
+from nerve.deploy.client import existing
+from nerve.deploy.output import Console, day_time
+from nerve.deploy.presence import Present, seen
+from nerve.protocol.errors import BadInput, Conflict, NerveError, NotFound
+from nerve.protocol.version import CURRENT
+
+WELL = 0
+UNWELL = 6
+QUEUE_IS_LONG_MS = 60_000
+
+
+@final
+@dataclass(slots=True, kw_only=True)
+class LedgerReport:
+    """One ledger of the directory; `problem` where it could not be read."""
+
+    name: str
+    found: Survey | None = None
+    hosts: Sequence[Present] = ()
+    problem: str | None = None
+
+
+@final
+@dataclass(slots=True, kw_only=True)
+class Report:
+    """Everything that `doctor` shows. `problems` are sentences with what mends them."""
+
+    python: str
+    sqlite: str
+    protocol: str
+    directory: str
+    ledgers: list[LedgerReport] = field(default_factory=list[LedgerReport])
+    broker: list[Depth] = field(default_factory=list[Depth])
+    settings: list[Any] = field(default_factory=list[Any])
+    problems: list[str] = field(default_factory=list[str])
+
+
+async def doctor(directory: Path, console: Console, settings: Settings) -> int:
+    """Look at everything and print it; 6 where something keeps work from moving."""
+    place = existing(directory)
+    report = Report(
+        python=f"{platform.python_version()} ({sys.executable})",
+        sqlite=sqlite3.sqlite_version,
+        protocol=str(CURRENT),
+        directory=str(place.path),
+        settings=[dataclasses.asdict(each) for each in describe(settings)],
+    )
+    now = SystemClock().now_ms()
+    for name in place.ledgers:
+        report.ledgers.append(_ledger(place, name, report.problems, now))
+    if place.broker.exists():
+        report.broker = await _depths(place, settings)
+    _judge_queues(report, now)
+    console.answer(report, "\n".join(_lines(report, now)))
+    return UNWELL if report.problems else WELL
+
+
+def _ledger(place: StateDirectory, name: str, problems: list[str], now: int) -> LedgerReport:
+    try:
+        found = survey(place.ledger(name))
+    except NerveError as error:
+        problems.append(str(error))
+        return LedgerReport(name=name, problem=str(error))
+    hosts = seen(place.locks, found.hosts)
+    problems += [
+        f"the {each.role} host {each.id} (pid {each.pid}) is gone and not released yet;"
+        " any host of its kind that runs releases it within a second"
+        for each in hosts
+        if not each.alive and not any(other.alive for other in hosts)
+    ]
+    if found.quarantined:
+        problems.append(f"{found.quarantined} message(s) are quarantined in {name}")
+    if found.outbox_oldest_at is not None and now - found.outbox_oldest_at > QUEUE_IS_LONG_MS:
+        problems.append(
+            f"{found.outbox} message(s) wait in {name} since {day_time(found.outbox_oldest_at)};"
+            " no host of it runs, or nobody takes them"
+        )
+    return LedgerReport(name=name, found=found, hosts=hosts)
+
+
+async def _depths(place: StateDirectory, settings: Settings) -> list[Depth]:
+    broker = SqliteBroker(place.path, LocalWakeups(), publish_seconds=settings.publish_seconds)
+    await broker.open()
+    try:
+        return broker.depths()
+    finally:
+        await broker.close()
+
+
+def _judge_queues(report: Report, now: int) -> None:
+    for depth in report.broker:
+        if now - depth.oldest_ms > QUEUE_IS_LONG_MS:
+            report.problems.append(
+                f"{depth.envelopes} message(s) wait in the queue {depth.topic} since"
+                f" {day_time(depth.oldest_ms)}: nobody consumes it"
+            )
+
+
+def _lines(report: Report, now: int) -> list[str]:
+    lines = [
+        f"Python {report.python}, SQLite {report.sqlite}, protocol {report.protocol}",
+        f"State directory {report.directory}: it is the one its marker names",
+    ]
+    for ledger in report.ledgers:
+        lines += _ledger_lines(ledger, now)
+    lines += [
+        f"Queue {depth.topic}: {depth.envelopes} message(s), {depth.claimed} being handled,"
+        f" oldest {_age(depth.oldest_ms, now)}"
+        for depth in report.broker
+    ]
+    lines.append("Settings in force (environment variable, value, default):")
+    lines += [
+        f"  {each['variable']:<34} {each['value']!s:>10}  {each['default']!s:>10}  {each['about']}"
+        for each in report.settings
+    ]
+    if not report.problems:
+        return [*lines, "Nothing is wrong."]
+    return [*lines, "Problems:", *(f"  {problem}." for problem in report.problems)]
+
+
+def _ledger_lines(ledger: LedgerReport, now: int) -> list[str]:
+    found = ledger.found
+    if found is None:
+        return [f"Ledger {ledger.name}: {ledger.problem}"]
+    lines = [
+        f"Ledger {ledger.name}: {found.id} epoch {found.epoch}, schema {found.version}"
+        f" (writers since {found.oldest_writer}), {found.size_bytes:,} bytes",
+        f"  outbox {found.outbox} (oldest {_age(found.outbox_oldest_at, now)}),"
+        f" held {found.held}, quarantined {found.quarantined}"
+        f" (oldest {_age(found.inbox_oldest_at, now)}), refused {found.refused}",
+    ]
+    lines += [
+        f"  host {each.id} {each.role} {each.state} pid {each.pid},"
+        f" {'alive' if each.alive else 'gone'}, lock {each.lock}, heartbeat {each.heartbeat},"
+        f" since {day_time(each.registered_at)}"
+        for each in ledger.hosts
+    ]
+    return lines if ledger.hosts else [*lines, "  no host"]
+
+
+def _age(at: int | None, now: int) -> str:
+    return "-" if at is None else f"{max(0, now - at) / 1000:.1f} s"
+
+
+def adopt_directory(directory: Path, kind: str, console: Console) -> int:
+    """Accept a folder that was moved or copied here; each of its ledgers begins a new epoch."""
+    try:
+        adoption = Adoption(kind)
+    except ValueError:
+        known = " or ".join(each.value for each in Adoption)
+        raise BadInput(
+            f"{ascii(kind)} is no way to adopt", where="--adopt", next_step=f"Say {known}"
+        ) from None
+    _refuse_running(directory)
+    place = adopt(directory)
+    for name in place.ledgers:
+        raise_epoch(place.ledger(name))
+    text = f"{place.path} is adopted as {adoption}: its ledgers begin a new epoch."
+    console.answer({"directory": place.path, "adopted": adoption, "ledgers": place.ledgers}, text)
+    return WELL
+
+
+def forget_ledger(directory: Path, name: str, console: Console) -> int:
+    """An operator says that a ledger is lost, so that a host may make a new one."""
+    place = existing(directory)
+    if name not in place.ledgers:
+        raise NotFound(
+            f"no ledger {name} was ever made in {place.path}",
+            where="--forget",
+            next_step=f"Those that were: {', '.join(place.ledgers) or 'none'}",
+        )
+    path = place.path / f"{name}.db"
+    if path.exists():
+        raise Conflict(
+            f"the ledger {path} is still there",
+            where="--forget",
+            next_step="Move it away first, if what it knows is to be given up",
+        )
+    place.forget(name)
+    text = (
+        f"{name} is forgotten: the next host makes a new one. What may have run is not repeated;"
+        " it becomes UNKNOWN and waits for `nerve reconcile`."
+    )
+    console.answer({"directory": place.path, "forgotten": name}, text)
+    return WELL
+
+
+def _refuse_running(directory: Path) -> None:
+    """Read before anything is changed: whoever holds a lock of this very folder still runs."""
+    for path in [*directory.glob("brain.db"), *directory.glob("hands-*.db")]:
+        for each in seen(directory / "locks", survey(path).hosts):
+            if each.alive and each.lock == "held":
+                raise Conflict(
+                    f"a {each.role} host (pid {each.pid}) runs on {directory}",
+                    where="--adopt",
+                    next_step="Stop it first",
+                )
