@@ -22,6 +22,7 @@ from nerve.hands.intake import Intake
 from nerve.hands.ledger.missing import offer_key
 from nerve.hands.ledger.release import release_executions
 from nerve.hands.ledger.reports import Speaker
+from nerve.hands.loopwatch import LoopWatch
 from nerve.hands.metrics import HandsMetrics
 from nerve.hands.operations import ExecutionStore
 from nerve.hands.ownership import Ownership
@@ -105,6 +106,7 @@ class Assembly:
         self._rejoining: asyncio.Task[None] | None = None
         self._starved = False
         self._printing = False
+        self._watch: LoopWatch | None = None
 
     def _build(self, setup: Setup) -> None:
         ledger, speaker, clock = self.ledger, self.speaker, self.clock
@@ -167,6 +169,8 @@ class Assembly:
         await self._register()
         printing.install()
         self._printing = True
+        self._watch = LoopWatch(self.metrics)
+        self._watch.start()
         self.metrics.running.ask(lambda: len(self.engine.running), self.route)
         self.metrics.free.ask(lambda: self.engine.free, self.route)
         self.metrics.beat_late.ask(self._beat_late, self.route)
@@ -184,6 +188,7 @@ class Assembly:
         self.engine.accepting = False
         await self.hosts.drain()
         await self.intake.drain()
+        await self.starts.drain()
         await self.engine.drain()
         await self.relay.drain(self.settings.drain_seconds)
 
@@ -205,7 +210,7 @@ class Assembly:
             await inbox.close()
         self.engine.close()
         await self.intake.drain()
-        await self.starts.close()
+        await self.starts.drain()
         self.progresses.close()
 
     async def _stop_engine(self) -> None:
@@ -220,6 +225,8 @@ class Assembly:
         await self.relay.drain(self.settings.close_seconds / 4)
 
     def _uninstall(self) -> None:
+        if self._watch is not None:
+            self._watch.close()
         if self._printing:
             self._printing = False
             printing.uninstall()

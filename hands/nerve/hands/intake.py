@@ -70,14 +70,25 @@ class Intake:
         self._metrics = metrics
         self._topic = topic
         self._late_until = 0.0
+        self._draining = False
         self._pending: set[asyncio.Task[None]] = set()
 
     async def accept(self, raws: Sequence[bytes]) -> None:
-        """Return after each command stands committed, one way or another."""
+        """Return after each command stands committed, one way or another.
+
+        Raises Unavailable while this host drains: the sender keeps what it has.
+        """
+        if self._draining:
+            raise Unavailable(
+                "this Hands host is draining and admits nothing",
+                where=self._topic,
+                next_step="nothing: the command is kept by its sender and comes again",
+            )
         await self._to_its_end(self._accept(raws))
 
     async def drain(self) -> None:
-        """Wait for admissions that are under way."""
+        """Admit nothing more; wait for admissions that are under way."""
+        self._draining = True
         while self._pending:
             await asyncio.wait(self._pending)
 

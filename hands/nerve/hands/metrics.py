@@ -43,6 +43,9 @@ class HandsMetrics:
             "nerve_hands_outbox_oldest_seconds", "age of the oldest of them", ("route",)
         )
         self.held = Gauge("nerve_hands_executions_now", "executions by state", ("route", "state"))
+        self.blocked = Counter(
+            "nerve_hands_loop_blocked", "times that a tool blocked the event loop", ("route",)
+        )
         self.beat_late = Gauge(
             "nerve_hands_lease_late_seconds", "how late the last heartbeat was", ("route",)
         )
@@ -66,5 +69,6 @@ class HandsMetrics:
             self.outbox,
             self.outbox_age,
             self.held,
+            self.blocked,
             self.beat_late,
         ]

@@ -4,9 +4,10 @@ from typing import final
 
 from nerve.common.clock import Clock
 from nerve.common.lease import Host
-from nerve.common.sql import Ledger, Row
+from nerve.common.sql import Ledger
 from nerve.hands.engine import Engine
 from nerve.hands.ledger.answers import owned
+from nerve.hands.ledger.records import read_row
 from nerve.hands.ledger.release import Abandon, abandon
 from nerve.hands.ledger.reports import Speaker
 from nerve.protocol.commands import StartCommand
@@ -50,15 +51,17 @@ class Ownership:
                 if row["cancel_requested_at"] is not None:
                     run.cancel()
             elif self._suspects.get(row["id"]) == row["token"]:
-                await self._recover(host, row)
+                await self._recover(host, row["id"], row["token"])
             else:
                 suspects[row["id"]] = row["token"]
         self._suspects = suspects
         return False
 
-    async def _recover(self, host: Host, row: Row) -> None:
-        execution, token = row["id"], row["token"]
+    async def _recover(self, host: Host, execution: str, token: int) -> None:
         if not self._engine.has_entered(execution, token):
+            row = await self._ledger.read(lambda tx: read_row(tx, execution))
+            if row is None or (row["host"], row["token"]) != (host.id, token):
+                return
             command = open_envelope(row["command"]).body
             assert isinstance(command, StartCommand)
             binding = self._engine.match(command)

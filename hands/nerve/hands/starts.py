@@ -85,11 +85,10 @@ class Starts:
             await self._ledger.commit(fail_missing, unit)
         return False
 
-    async def close(self) -> None:
-        task, self._task = self._task, None
-        if task is not None:
-            task.cancel()
-            await asyncio.wait([task])
+    async def drain(self) -> None:
+        """Wait for a start that is under way: what it commits must also be launched."""
+        if self._task is not None:
+            await asyncio.wait([self._task])
 
     async def _pull(self) -> None:
         try:

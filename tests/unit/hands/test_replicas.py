@@ -99,9 +99,7 @@ async def test_a_backlog_of_commands_does_not_delay_a_cancel(tmp_path: Path) -> 
     catalog = bench.catalog()
     async with wire(catalog) as brain, replica(tmp_path, catalog, brain.broker, slots=1):
         calls = [brain.asker.call("hold") for _ in range(300)]
-        sending = asyncio.ensure_future(
-            brain.command(*(brain.asker.seal(each) for each in calls))
-        )
+        sending = asyncio.ensure_future(brain.command(*(brain.asker.seal(each) for each in calls)))
         await until(lambda: bench.effects, "the first tool was entered")
         last = calls[-1].execution
         await brain.control(brain.asker.cancel(last))

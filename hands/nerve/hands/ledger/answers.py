@@ -4,17 +4,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from nerve.common.sql import Row, Tx, sql
-from nerve.hands.ledger.conditions import UNKNOWN
+from nerve.hands.ledger.conditions import OWNED, UNKNOWN
 from nerve.hands.ledger.pages import read_pages
 from nerve.hands.ledger.records import read_row
 from nerve.hands.ledger.reports import LAST, POSITION, REPLAY
 
 BARRED = sql("select code, reason from barred where execution = :id")
 OPEN_UNKNOWN = sql(f"select * from execution where {UNKNOWN} order by ended_at, id limit :limit")
-MINE = sql(
-    "select id, token, attempt, command, cancel_requested_at from execution"
-    " where host = :host and state in ('STARTED', 'RECOVERING')"
-)
+MINE = sql(f"select id, token, cancel_requested_at from execution where host = :host and {OWNED}")
 COUNTS = sql("select state, count(*) as number from execution group by state")
 OBSERVATIONS = sql("select * from observation where execution = :execution order by id")
 
@@ -69,7 +66,7 @@ async def output(
 
 
 async def owned(tx: Tx, host: str) -> Sequence[Row]:
-    """(id, token, attempt, command, cancel_requested_at) of what `host` owns and is not over."""
+    """(id, token, cancel_requested_at) of what `host` owns and is not over."""
     return await tx.all(MINE, host=host)
 
 

@@ -18,7 +18,7 @@ OWNS = sql(
 READ = sql(
     "select attempt, start, kind, length, data, reason from output_page"
     " where execution = :execution and attempt = :attempt"
-    " and (start >= :offset or start + length > :offset) order by start, kind limit :limit"
+    " and (start >= :offset or start + length > :offset) order by start, kind desc limit :limit"
 )
 END = sql(
     "select coalesce(max(start + length), 0) as total from output_page"

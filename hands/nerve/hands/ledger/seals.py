@@ -4,11 +4,11 @@ from collections.abc import Iterator
 from hashlib import sha256
 
 from nerve.common.sql import Row, Tx, sql
-from nerve.protocol.output import OutputPage, OutputSeal, PageKind, data_page, gap_page
+from nerve.protocol.output import OutputPage, OutputSeal, PageKind, data_page, gap_page, reset_page
 
 ALL = sql(
     "select attempt, start, kind, length, data, reason from output_page"
-    " where execution = :execution and attempt = :attempt order by start, kind"
+    " where execution = :execution and attempt = :attempt order by start, kind desc"
 )
 
 
@@ -45,6 +45,8 @@ def wire_pages(
 def _page(execution: str, row: Row, offset: int, limit: int) -> OutputPage:
     attempt, start, length = row["attempt"], row["start"], row["length"]
     skip = max(0, offset - start)
+    if row["kind"] == PageKind.RESET:
+        return reset_page(execution, attempt)
     if row["kind"] == PageKind.GAP:
         reason = row["reason"] or ""
         return gap_page(execution, attempt, start + skip, length - skip, reason)
