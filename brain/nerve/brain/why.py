@@ -11,6 +11,7 @@ from nerve.brain.ledger import queries
 from nerve.brain.ledger.definitions import parse_definition
 from nerve.brain.state.turn import TERMINAL, TurnPhase
 from nerve.common.sql import Row, Tx
+from nerve.protocol.version import CURRENT
 
 
 class Reason(StrEnum):
@@ -173,7 +174,10 @@ def _said(row: Row) -> str:
     if row["outcome"] == "REQUESTED":
         said = f"{tool} ({execution}) was sent to the route {route}; no Hands has confirmed it yet"
         if row["inquiries"]:
-            said += f" (asked {row['inquiries']} times). Is `nerve hands --route {route}` running?"
+            said += (
+                f" (asked {row['inquiries']} times). Is `nerve hands --route {route}` running, with"
+                f" protocol version {CURRENT.major}.x as this Brain?"
+            )
         else:
             said += "."
         return said + cancel
