@@ -192,7 +192,10 @@ class Execution:
             bell.close()
         if self._claims is not None:
             await self._claims.close()
-        await self.scheduler.close()
+        if self.hosts.host is None:
+            return
+        if hasattr(self, "scheduler"):
+            await self.scheduler.close()
         if self._inbox is not None:
             await self._inbox.close()
         for executor in self.routes.executors.values():

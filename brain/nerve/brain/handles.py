@@ -10,7 +10,7 @@ from nerve.brain.ledger.cancel import Cancel, Cancelled, cancel
 from nerve.brain.ledger.sessions import Close, OpenThread, close, open_thread
 from nerve.brain.views import HistoryItem, RunView, StepView, ToolView, TurnItem
 from nerve.brain.watch import EventPage, TurnResult
-from nerve.brain.why import TurnStatus, status
+from nerve.brain.why import TurnStatus, blocked_status, status
 from nerve.common.sql import Row, Tx
 from nerve.protocol.canonical import canonical_bytes, digest
 from nerve.protocol.content import Content, as_content
@@ -168,7 +168,9 @@ class Turn:
         async def query(tx: Tx) -> TurnStatus:
             return await status(tx, self.id, now=now)
 
-        return await self.runtime.ledger.read(query)
+        found = await self.runtime.ledger.read(query)
+        blocked = self.runtime.ledger.blocked_by()
+        return found if blocked is None else blocked_status(found, blocked)
 
     async def result(self, timeout: float | None = None) -> TurnResult:
         """Wait for the end. Raises Timeout with the Turn's identity; nothing is cancelled by that."""
@@ -182,7 +184,7 @@ class Turn:
         """Ask for its end: at once where it is queued; an active one settles its tools first."""
         check_request_id(request_id)
         now = self.runtime.now()
-        messages = self.runtime.messages
+        messages, execution = self.runtime.messages, self.runtime.execution
         namespace = self.thread.namespace
         verdict = await self.runtime.ledger.commit(
             cancel,
@@ -193,6 +195,8 @@ class Turn:
                 digest=digest(b"cancel"),
                 make=lambda execution, route, at: messages.cancel(execution, route, namespace, at),
                 repeat_ms=self.runtime.first_inquiry_ms,
+                host=None if execution is None else execution.host.id,
+                relay=None if execution is None else execution.relay,
                 now=now,
             ),
         )

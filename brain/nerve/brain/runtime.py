@@ -4,10 +4,12 @@ Without agents it is an API-only host: it admits work and serves reads. With age
 their exact definitions pin, runs it, and hands it over when it stops.
 """
 
-from collections.abc import Iterable, Mapping
+import asyncio
+from collections.abc import Awaitable, Iterable, Mapping
 from types import TracebackType
 from typing import Self
 
+from nerve.brain.agents.local import LOCAL_ROUTE
 from nerve.brain.agents.models import FailureClass, classify
 from nerve.brain.execution import Execution
 from nerve.brain.handles import Session, Turn
@@ -23,11 +25,15 @@ from nerve.brain.tools.messages import Messages
 from nerve.brain.views import TurnItem
 from nerve.brain.watch import Watch
 from nerve.common.broker.port import Broker
+from nerve.common.lifecycle import Backoff
+from nerve.common.logs import get_log
 from nerve.common.settings import Settings
 from nerve.common.sql import Row, SqliteLedger, Tx
 from nerve.protocol.errors import BadInput
 from nerve.protocol.executor import Executor
 from nerve.protocol.identity import SessionKey, ThreadKey, check_name, check_turn_id
+
+_log = get_log("nerve.brain.runtime")
 
 READY = "brain:ready:"
 CANCELLED = "brain:cancelled:"
@@ -90,6 +96,7 @@ class DurableRuntime:
         self._emit: Emit = emit or (lambda turn, kind, body: None)
         self._fresh = fresh
         self._warm_frames = warm_frames
+        self._renewal: asyncio.Task[None] | None = None
         self.execution: Execution | None = None
 
     @property
@@ -103,22 +110,57 @@ class DurableRuntime:
         """Begin to execute, where there is something to execute with."""
         if not len(self.registry):
             return self
-        if not self._executors and self._broker is None and self._needs_hands():
+        missing = self._unreachable_routes()
+        if missing:
+            named = ", ".join(missing)
             raise BadInput(
-                "the agents have tools that Hands run, and there is neither an executor nor a broker",
+                f"the agents have tools on the route {named}, and there is neither an executor for"
+                " it nor a broker",
                 where="executors",
-                next_step="pass executors={'hands': worker.local_executor()} or broker=...",
+                next_step=f"pass executors={{{missing[0]!r}: worker.local_executor()}} or broker=...",
             )
-        self.execution = Execution(self, self._executors, self._broker, self._office)
-        await self.execution.start(fresh=self._fresh, warm_frames=self._warm_frames)
+        await self._execute()
         return self
 
-    def _needs_hands(self) -> bool:
-        return any(
-            binding.route != "local"
+    def _unreachable_routes(self) -> list[str]:
+        if self._broker is not None:
+            return []
+        routes = {
+            binding.route
             for _, agent in self.registry.items()
             for binding in agent.bindings.values()
-        )
+        }
+        return sorted(routes - {LOCAL_ROUTE} - self._executors.keys())
+
+    async def _execute(self) -> None:
+        execution = Execution(self, self._executors, self._broker, self._office)
+        try:
+            await execution.start(fresh=self._fresh, warm_frames=self._warm_frames)
+        except BaseException:
+            await execution.close()
+            raise
+        self.execution = execution
+        execution.host.on_lost.append(lambda: self._renew_soon(execution))
+        if execution.host.lost.is_set():
+            self._renew_soon(execution)
+
+    def _renew_soon(self, lost: Execution) -> None:
+        if self.execution is lost and self._renewal is None:
+            self._renewal = asyncio.get_running_loop().create_task(self._renew(lost), name="renew")
+
+    async def _renew(self, lost: Execution) -> None:
+        """This process was taken for dead, and was not: it goes on as a new incarnation."""
+        self.execution = None
+        failures = 0
+        try:
+            await _quietly(lost.close())
+            while self.execution is None:
+                failures += 1
+                await _quietly(self._execute())
+                if self.execution is None:
+                    await self.clock.sleep(Backoff().after(failures))
+        finally:
+            self._renewal = None
 
     def _office(self, execution: Execution) -> Office:
         return Office(
@@ -144,6 +186,14 @@ class DurableRuntime:
 
     async def close(self) -> None:
         """Stop at once and let go of everything. Cancels no Turn and closes nothing handed in."""
+        renewal = self._renewal
+        if renewal is not None:
+            renewal.cancel()
+            await asyncio.wait([renewal])
+        renewal = self._renewal
+        if renewal is not None:
+            renewal.cancel()
+            await asyncio.wait([renewal])
         execution, self.execution = self.execution, None
         if execution is not None:
             await execution.close()
@@ -215,3 +265,11 @@ class DurableRuntime:
     def notify(self, turn: str, ended: bool = False) -> None:
         """Something about a Turn was committed: tell its watchers, here and in other processes."""
         self.watch.tell(turn, ended=ended)
+
+
+async def _quietly(work: Awaitable[None]) -> None:
+    """Renewing goes on whatever a part of it says; what it says is logged."""
+    try:
+        await work
+    except Exception as error:
+        _log.warning("renewing this host met an error", cause="renew", error=error)

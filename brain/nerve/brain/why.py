@@ -1,7 +1,7 @@
 """Why a Turn does not advance, in plain words and in a form that programs read."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
@@ -27,6 +27,7 @@ class Reason(StrEnum):
     BACKOFF = "BACKOFF"
     SETTLING = "SETTLING"
     PAUSED = "PAUSED"
+    LEDGER_BLOCKED = "LEDGER_BLOCKED"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,6 +101,15 @@ async def status(tx: Tx, id: str, *, now: int) -> TurnStatus:
         started_at=turn["started_at"],
         ended_at=turn["ended_at"],
         failure=None if turn["failure"] is None else orjson.loads(turn["failure"]),
+    )
+
+
+def blocked_status(found: TurnStatus, blocked: str) -> TurnStatus:
+    """Beside its own reasons, nothing moves while the ledger cannot be written."""
+    return replace(
+        found,
+        reasons=[*found.reasons, Reason.LEDGER_BLOCKED],
+        why=[*found.why, f"The ledger cannot be written: {blocked}."],
     )
 
 

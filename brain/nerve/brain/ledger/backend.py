@@ -51,7 +51,12 @@ class LocalBackend:
 
     @classmethod
     def open(
-        cls, directory: str | Path, *, create: bool = True, clock: Clock | None = None
+        cls,
+        directory: str | Path,
+        *,
+        create: bool = True,
+        clock: Clock | None = None,
+        lock_wait_seconds: float = 10.0,
     ) -> "_Opening":
         """Open or make the Brain's state in `directory`; use it as an async context manager, or await it.
 
@@ -60,7 +65,12 @@ class LocalBackend:
             BadInput: the folder is on a network file system.
             SchemaTooNew, Damaged, DiskFull, LedgerUnavailable.
         """
-        return _Opening(Path(directory), create=create, clock=clock or SystemClock())
+        return _Opening(
+            Path(directory),
+            create=create,
+            clock=clock or SystemClock(),
+            lock_wait_seconds=lock_wait_seconds,
+        )
 
     async def close(self) -> None:
         await self.ledger.close()
@@ -81,8 +91,9 @@ class LocalBackend:
 class _Opening:
     """`await LocalBackend.open(d)` and `async with LocalBackend.open(d) as backend` alike."""
 
-    def __init__(self, path: Path, *, create: bool, clock: Clock) -> None:
+    def __init__(self, path: Path, *, create: bool, clock: Clock, lock_wait_seconds: float) -> None:
         self._path = path
+        self._lock_wait_seconds = lock_wait_seconds
         self._create = create
         self._clock = clock
         self._backend: LocalBackend | None = None
@@ -93,12 +104,23 @@ class _Opening:
     async def _open(self) -> LocalBackend:
         place = StateDirectory.open(self._path, create=self._create)
         create = self._create and LEDGER not in place.ledgers
-        ledger = await open_sqlite(place.ledger(LEDGER), SCHEMA, clock=self._clock, create=create)
-        place.made(LEDGER)
+        ledger = await open_sqlite(
+            place.ledger(LEDGER),
+            SCHEMA,
+            clock=self._clock,
+            create=create,
+            lock_wait_seconds=self._lock_wait_seconds,
+        )
+        try:
+            place.made(LEDGER)
+            wakeups = Doorbell.open(place.path)
+        except BaseException:
+            await ledger.close()
+            raise
         return LocalBackend(
             directory=place,
             ledger=ledger,
-            wakeups=Doorbell.open(place.path),
+            wakeups=wakeups,
             objects=FileObjects(place.objects),
             clock=self._clock,
         )

@@ -10,7 +10,7 @@ from nerve.brain.ledger.admission import Request, find_request, put_request
 from nerve.brain.ledger.advance import NEXT_TURN
 from nerve.brain.ledger.events import NewEvent
 from nerve.brain.state.thread import ThreadPhase, after_turn
-from nerve.common.outbox import OutboxRow, put
+from nerve.common.outbox import OutboxRow, Relay, put
 from nerve.common.sql import Row, Tx, law, sql
 from nerve.protocol.errors import UnknownTurn, WrongState
 
@@ -55,6 +55,8 @@ class Cancel:
     digest: str
     make: MakeCancel
     repeat_ms: int
+    host: str | None
+    relay: Relay | None
     now: int
 
 
@@ -148,7 +150,7 @@ async def _cancel_intents(tx: Tx, unit: Cancel) -> None:
         return
     await tx.run(MARK_INTENTS, turn=unit.turn, now=unit.now, next_at=unit.now + unit.repeat_ms)
     outgoing = [unit.make(row["execution"], row["route"], unit.now) for row in rows]
-    await put(tx, outgoing, host=None, now=unit.now, relay=None)
+    await put(tx, outgoing, host=unit.host, now=unit.now, relay=unit.relay)
 
 
 async def _tell(tx: Tx, turn: Row, kind: str, unit: Cancel) -> None:

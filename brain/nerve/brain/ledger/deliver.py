@@ -4,6 +4,7 @@ Delivery always records. It claims only where the Thread may run here: `eligible
 that says so, and what does not pass becomes READY and is found by a scan.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -19,6 +20,7 @@ from nerve.common.lease import require_live
 from nerve.common.outbox import OutboxRow, Relay, put
 from nerve.common.sql import Row, Tx, law, sql
 from nerve.protocol.content import Message, Role, TextPart
+from nerve.protocol.envelope import open_envelope
 from nerve.protocol.execution import Effect, ExecutionResult, ExecutionState, told
 from nerve.protocol.updates import ExecutionUpdate, LedgerMark, SnapshotUpdate
 
@@ -93,7 +95,7 @@ class Deliver:
     envelope: bytes
     host: str | None
     offers: frozenset[str]
-    replay: OutboxRow | None
+    replay: Callable[[int], OutboxRow]
     relay: Relay | None
     silence_ms: int
     now: int
@@ -113,7 +115,24 @@ async def deliver(tx: Tx, unit: Deliver) -> Delivered:
         return await _hold(tx, unit, intent)
     if not same_ledger:
         await observe(tx, intent["execution"], "other_ledger", unit.envelope, unit.now)
-    return await apply(tx, intent, unit.update, unit)
+    delivered = await apply(tx, intent, unit.update, unit)
+    if unit.update.state.is_terminal and unit.update.state is not ExecutionState.UNKNOWN:
+        return delivered
+    return await _apply_held(tx, unit, delivered)
+
+
+async def _apply_held(tx: Tx, unit: Deliver, delivered: Delivered) -> Delivered:
+    """What came too early before may be next now."""
+    for row in await inbox.held(tx, unit.update.execution):
+        intent = await tx.one(FIND, execution=unit.update.execution)
+        if intent is None or intent["state"] != "OPEN" or row["sequence"] > intent["sequence"] + 1:
+            break
+        update = open_envelope(row["envelope"]).body
+        assert isinstance(update, ExecutionUpdate)
+        if update.sequence == intent["sequence"] + 1:
+            delivered = await apply(tx, intent, update, unit)
+        await inbox.release(tx, execution=update.execution, sequence=update.sequence)
+    return delivered
 
 
 def _same_ledger(intent: Row, mark: LedgerMark) -> bool:
@@ -144,8 +163,8 @@ async def _hold(tx: Tx, unit: Deliver, intent: Row) -> Delivered:
         next_at=unit.now + unit.silence_ms,
         now=unit.now,
     )
-    if unit.replay is not None:
-        await put(tx, [unit.replay], host=unit.host, now=unit.now, relay=unit.relay)
+    replay = unit.replay(intent["sequence"] + 1)
+    await put(tx, [replay], host=unit.host, now=unit.now, relay=unit.relay)
     return Delivered(accepted=Accepted.HELD)
 
 

@@ -10,8 +10,8 @@ from nerve.brain.state.intent import IntentKind, IntentState
 from nerve.brain.state.run import RunState, StepState
 from nerve.brain.state.session import OpenState
 from nerve.brain.state.thread import ThreadPhase
-from nerve.brain.state.turn import Settle, TurnPhase
-from nerve.common.sql.schema import add_common_tables, one_of, state_check
+from nerve.brain.state.turn import TERMINAL, Settle, TurnPhase
+from nerve.common.sql.schema import add_common_tables, among, one_of, state_check
 from nerve.protocol.execution import Effect, ExecutionState
 
 MIGRATIONS = Path(__file__).parent / "migrations"
@@ -158,7 +158,7 @@ def _turns(tables: sa.MetaData) -> None:
         one_of("settle", (each.value for each in Settle), name="settle_reason"),
         one_of("wait_mode", ("ALL", "ANY"), name="wait_mode_known"),
         sa.CheckConstraint(
-            "(phase in ('COMPLETED', 'FAILED', 'CANCELLED')) = (ended_at is not null)",
+            f"({among('phase', sorted(TERMINAL))}) = (ended_at is not null)",
             name="terminal_has_end",
         ),
         sa.CheckConstraint("open_count >= 0", name="open_count_natural"),

@@ -2,18 +2,21 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from nerve.brain.ledger.deliver import Accepted, Deliver, Delivered, deliver
 from nerve.brain.ledger.inquiries import NotFound, Patience, not_found
+from nerve.brain.ledger.quarantine import SetAside, set_aside
 from nerve.brain.schedule.scheduler import Notify, Scheduler
 from nerve.brain.tools.messages import Messages
 from nerve.common import faults
 from nerve.common.clock import Clock
 from nerve.common.inbox import Refusal, refuse
-from nerve.common.outbox import Relay
+from nerve.common.logs import get_log
+from nerve.common.outbox import OutboxRow, Relay
 from nerve.common.sql import Ledger
 from nerve.protocol.envelope import Envelope, open_envelope
-from nerve.protocol.errors import NerveError, Refused
+from nerve.protocol.errors import Damaged, NerveError, Refused, Unavailable, WrongLedger
 from nerve.protocol.updates import (
     ExecutionUpdate,
     NotFoundUpdate,
@@ -21,7 +24,18 @@ from nerve.protocol.updates import (
     SnapshotUpdate,
 )
 
+_log = get_log("nerve.brain.intake")
+
 faults.register("brain", ["brain.intake.received", "brain.intake.committed"])
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """An envelope on its way into the ledger; `reserved`: a slot is kept for what it may claim."""
+
+    future: asyncio.Future[Delivered]
+    envelope: Envelope
+    reserved: bool
 
 
 class Intake:
@@ -53,47 +67,63 @@ class Intake:
         self._pages = pages
 
     async def accept(self, raws: Sequence[bytes]) -> None:
-        """Raises LedgerUnavailable or DiskFull where nothing may be acknowledged."""
+        """Raises LedgerUnavailable, DiskFull or WrongLedger where nothing may be acknowledged.
+
+        What only one envelope can be blamed for is set aside, and the others of its group go on.
+        """
         await faults.apoint("brain.intake.received")
         now = self._clock.now_ms()
-        waiting: list[asyncio.Future[Delivered]] = []
+        waiting: list[_Waiting] = []
         for raw in raws:
             try:
-                future = self._submit(open_envelope(raw), now)
+                each = self._submit(open_envelope(raw), now)
             except NerveError as error:
                 await self._refuse(raw, error, now)
                 continue
-            if future is not None:
-                waiting.append(future)
-        strangers = 0
-        for future in waiting:
-            delivered = await future
-            strangers += delivered.accepted is Accepted.STRANGER
-            self._go_on(delivered)
+            if each is not None:
+                waiting.append(each)
+        if waiting:
+            await asyncio.wait([each.future for each in waiting])
+        await self._take_in(waiting, now)
         await faults.apoint("brain.intake.committed")
-        if strangers:
-            stranger = Refused(f"{strangers} updates of executions that this Brain never asked for")
-            await self._refuse(b"", stranger, now)
 
-    def _submit(self, envelope: Envelope, now: int) -> asyncio.Future[Delivered] | None:
+    async def _take_in(self, waiting: Sequence[_Waiting], now: int) -> None:
+        lost: BaseException | None = None
+        for each in waiting:
+            if each.reserved:
+                self._scheduler.unreserve()
+            error = each.future.exception()
+            if error is None:
+                await self._go_on(each, each.future.result(), now)
+            elif isinstance(error, (Unavailable, WrongLedger, Damaged)):
+                lost = lost or error
+            else:
+                await self._set_aside(each.envelope, error, now)
+        if lost is not None:
+            raise lost
+
+    def _submit(self, envelope: Envelope, now: int) -> _Waiting | None:
         body = envelope.body
         match body:
             case ExecutionUpdate() | SnapshotUpdate():
                 self._messages.heard(envelope.route, body.ledger)
-                return self._ledger.submit(deliver, self._deliver(envelope, body, now))
+                offers = self._scheduler.reserve()
+                unit = self._deliver(envelope, body, offers, now)
+                return _Waiting(self._ledger.submit(deliver, unit), envelope, bool(offers))
             case NotFoundUpdate():
                 self._messages.heard(envelope.route, body.ledger)
-                unit = NotFound(
+                offers = self._scheduler.reserve()
+                missing = NotFound(
                     update=body,
                     envelope=envelope.raw,
                     messages=self._messages,
                     patience=self._patience,
                     host=self._host,
-                    offers=self._scheduler.offers,
+                    offers=offers,
                     relay=self._relay,
                     now=now,
                 )
-                return self._ledger.submit(not_found, unit)
+                return _Waiting(self._ledger.submit(not_found, missing), envelope, bool(offers))
             case OutputPageUpdate():
                 self._pages(body)
                 return None
@@ -105,31 +135,54 @@ class Intake:
                 )
 
     def _deliver(
-        self, envelope: Envelope, update: ExecutionUpdate | SnapshotUpdate, now: int
+        self,
+        envelope: Envelope,
+        update: ExecutionUpdate | SnapshotUpdate,
+        offers: frozenset[str],
+        now: int,
     ) -> Deliver:
-        replay = None
-        if update.sequence > 1:
-            replay = self._messages.replay(
-                update.execution, envelope.route, envelope.namespace, from_sequence=1, now=now
+        def replay(from_sequence: int) -> OutboxRow:
+            return self._messages.replay(
+                update.execution,
+                envelope.route,
+                envelope.namespace,
+                from_sequence=from_sequence,
+                now=now,
             )
+
         return Deliver(
             update=update,
             envelope=envelope.raw,
             host=self._host,
-            offers=self._scheduler.offers,
+            offers=offers,
             replay=replay,
             relay=self._relay,
             silence_ms=self._patience.silence_ms,
             now=now,
         )
 
-    def _go_on(self, delivered: Delivered) -> None:
+    async def _go_on(self, each: _Waiting, delivered: Delivered, now: int) -> None:
         if delivered.claimed is not None:
             self._scheduler.start(delivered.claimed)
         elif delivered.ready and delivered.definition is not None:
             self._wake(delivered.definition)
         if delivered.turn is not None:
             self._notify(delivered.turn, False)
+        if delivered.accepted is Accepted.STRANGER:
+            stranger = Refused("an update of an execution that this Brain never asked for")
+            await self._refuse(each.envelope.raw, stranger, now)
+
+    async def _set_aside(self, envelope: Envelope, error: BaseException, now: int) -> None:
+        """An update that the ledger cannot take is kept for a person; Hands are asked afresh."""
+        _log.error("an update was quarantined", cause="quarantine", error=error)
+        unit = SetAside(
+            execution=envelope.execution,
+            sequence=envelope.sequence,
+            envelope=envelope.raw,
+            reason=f"{type(error).__name__}: {error}"[:1000],
+            now=now,
+        )
+        await self._ledger.commit(set_aside, unit)
 
     async def _refuse(self, raw: bytes, error: NerveError, now: int) -> None:
         unit = Refusal(

@@ -45,16 +45,26 @@ class Scheduler:
         self._notify = notify
         self._poke = poke
         self._running: dict[str, _Running] = {}
+        self._reserved = 0
         self._admitting = True
         self._idle = asyncio.Event()
         self._idle.set()
 
-    @property
-    def offers(self) -> frozenset[str]:
-        """Definitions that may be claimed here right now; none without a free slot."""
-        if not self._admitting or len(self._running) >= self._slots:
+    def reserve(self) -> frozenset[str]:
+        """Definitions that a delivery may claim here, with a slot kept for it; none without one.
+
+        Where there are any, `unreserve` follows once the delivery is committed.
+        """
+        if not self._admitting or self._free() <= 0:
             return frozenset()
+        self._reserved += 1
         return self._registry.ids
+
+    def unreserve(self) -> None:
+        self._reserved -= 1
+
+    def _free(self) -> int:
+        return self._slots - len(self._running) - self._reserved
 
     @property
     def threads(self) -> frozenset[str]:
@@ -65,7 +75,7 @@ class Scheduler:
         """Claim what is READY and fits; True where more may be waiting."""
         more = False
         for definition in self._registry.ids:
-            free = self._slots - len(self._running)
+            free = self._free()
             if free <= 0 or not self._admitting:
                 return False
             unit = Claim(

@@ -12,6 +12,7 @@ from nerve.common.sql.ledger import LedgerIdentity
 from nerve.common.sql.migrate import Schema, prepare
 from nerve.common.sql.sqlite import BUSY_SECONDS, Reader
 from nerve.common.sql.statement import sql
+from nerve.common.writelock import described
 from nerve.protocol.identity import new_uuid7
 
 U = TypeVar("U")
@@ -66,6 +67,10 @@ class SqliteLedger:
     def blocked_seconds(self) -> float:
         """For how long another process has kept this one from writing; 0 where none does."""
         return self._committer.blocked_seconds
+
+    def blocked_by(self) -> str | None:
+        """Who has kept this process from writing for a second or more, in words; None: nobody."""
+        return described(self.path) if self.blocked_seconds >= 1.0 else None
 
     async def commit(self, law: Law[U, V], unit: U) -> V:
         return await self._committer.submit(law, unit)

@@ -47,7 +47,7 @@ def _bookkeeping() -> None:
         sa.Column("lease_ms", sa.Integer(), nullable=False),
         sa.Column("registered_at", sa.BigInteger(), nullable=False),
         sa.Column("released_at", sa.BigInteger(), nullable=True),
-        sa.CheckConstraint("state in ('LIVE', 'DRAINING', 'RELEASED')", name="state_state"),
+        sa.CheckConstraint("state = 'LIVE' or state = 'DRAINING' or state = 'RELEASED'", name="state_state"),
         sa.PrimaryKeyConstraint("id"),
     )
     op.create_table(
@@ -79,7 +79,7 @@ def _messages() -> None:
         sa.Column("tries", sa.Integer(), nullable=False),
         sa.Column("next_at", sa.BigInteger(), nullable=False),
         sa.Column("received_at", sa.BigInteger(), nullable=False),
-        sa.CheckConstraint("state in ('HELD', 'QUARANTINED')", name="state_state"),
+        sa.CheckConstraint("state = 'HELD' or state = 'QUARANTINED'", name="state_state"),
         sa.PrimaryKeyConstraint("execution", "sequence"),
     )
     _partial("inbox_due", "inbox", ["next_at"], "state = 'HELD'")
@@ -119,7 +119,7 @@ def _conversation() -> None:
         sa.Column("pruned", sa.BigInteger(), nullable=False),
         sa.Column("created_at", sa.BigInteger(), nullable=False),
         sa.Column("closed_at", sa.BigInteger(), nullable=True),
-        sa.CheckConstraint("state in ('OPEN', 'CLOSED')", name="state_state"),
+        sa.CheckConstraint("state = 'OPEN' or state = 'CLOSED'", name="state_state"),
         sa.PrimaryKeyConstraint("id"),
     )
     op.create_table(
@@ -142,8 +142,8 @@ def _conversation() -> None:
         sa.Column("closed_at", sa.BigInteger(), nullable=True),
         sa.CheckConstraint("(phase = 'IDLE') = (head is null)", name="idle_has_no_head"),
         sa.CheckConstraint("(phase = 'RUNNING') = (host is not null)", name="running_has_host"),
-        sa.CheckConstraint("phase in ('IDLE', 'READY', 'RUNNING', 'WAITING')", name="phase_state"),
-        sa.CheckConstraint("state in ('OPEN', 'CLOSED')", name="state_state"),
+        sa.CheckConstraint("phase = 'IDLE' or phase = 'READY' or phase = 'RUNNING' or phase = 'WAITING'", name="phase_state"),
+        sa.CheckConstraint("state = 'OPEN' or state = 'CLOSED'", name="state_state"),
         sa.PrimaryKeyConstraint("id"),
     )
     _partial("thread_owned", "thread", ["host"], "phase = 'RUNNING'")
@@ -201,15 +201,15 @@ def _turns() -> None:
         sa.Column("started_at", sa.BigInteger(), nullable=True),
         sa.Column("ended_at", sa.BigInteger(), nullable=True),
         sa.CheckConstraint(
-            "(phase in ('COMPLETED', 'FAILED', 'CANCELLED')) = (ended_at is not null)",
+            "(phase = 'CANCELLED' or phase = 'COMPLETED' or phase = 'FAILED') = (ended_at is not null)",
             name="terminal_has_end",
         ),
         sa.CheckConstraint(
-            "phase in ('QUEUED', 'RUNNING', 'WAITING', 'SETTLING', 'COMPLETED', 'FAILED', 'CANCELLED')",
+            "phase = 'QUEUED' or phase = 'RUNNING' or phase = 'WAITING' or phase = 'SETTLING' or phase = 'COMPLETED' or phase = 'FAILED' or phase = 'CANCELLED'",
             name="phase_state",
         ),
-        sa.CheckConstraint("settle in ('failed', 'cancelled', 'limit')", name="settle_reason"),
-        sa.CheckConstraint("wait_mode in ('ALL', 'ANY')", name="wait_mode_known"),
+        sa.CheckConstraint("settle = 'failed' or settle = 'cancelled' or settle = 'limit'", name="settle_reason"),
+        sa.CheckConstraint("wait_mode = 'ALL' or wait_mode = 'ANY'", name="wait_mode_known"),
         sa.CheckConstraint("open_count >= 0", name="open_count_natural"),
         sa.PrimaryKeyConstraint("id"),
         sa.UniqueConstraint("thread", "ordinal", name="turn_order"),
@@ -246,7 +246,7 @@ def _runs() -> None:
         sa.Column("started_at", sa.BigInteger(), nullable=False),
         sa.Column("ended_at", sa.BigInteger(), nullable=False),
         sa.CheckConstraint(
-            "state in ('PARKED', 'FINISHED', 'FAILED', 'RETRYING', 'HANDED_OVER', 'LOST')",
+            "state = 'PARKED' or state = 'FINISHED' or state = 'FAILED' or state = 'RETRYING' or state = 'HANDED_OVER' or state = 'LOST'",
             name="state_state",
         ),
         sa.PrimaryKeyConstraint("turn", "number"),
@@ -262,7 +262,7 @@ def _runs() -> None:
         sa.Column("position", sa.BigInteger(), nullable=True),
         sa.Column("started_at", sa.BigInteger(), nullable=False),
         sa.Column("ended_at", sa.BigInteger(), nullable=False),
-        sa.CheckConstraint("state in ('COMPLETED', 'FAILED', 'LOST')", name="state_state"),
+        sa.CheckConstraint("state = 'COMPLETED' or state = 'FAILED' or state = 'LOST'", name="state_state"),
         sa.PrimaryKeyConstraint("turn", "run", "number"),
     )
     op.create_table(
@@ -320,16 +320,16 @@ def _intents() -> None:
         sa.CheckConstraint(
             "(state = 'APPLIED') = (applied_at is not null)", name="applied_has_time"
         ),
-        sa.CheckConstraint("effect in ('none', 'completed', 'unconfirmed')", name="effect_known"),
+        sa.CheckConstraint("effect = 'none' or effect = 'completed' or effect = 'unconfirmed'", name="effect_known"),
         sa.CheckConstraint(
-            "kind in ('remote', 'local', 'delegation', 'manual', 'approval', 'condition')",
+            "kind = 'remote' or kind = 'local' or kind = 'delegation' or kind = 'manual' or kind = 'approval' or kind = 'condition'",
             name="kind_state",
         ),
         sa.CheckConstraint(
-            "outcome in ('REQUESTED', 'ADMITTED', 'STARTED', 'RECOVERING', 'SUCCEEDED', 'FAILED', 'CANCELLED', 'UNKNOWN')",
+            "outcome = 'REQUESTED' or outcome = 'ADMITTED' or outcome = 'STARTED' or outcome = 'RECOVERING' or outcome = 'SUCCEEDED' or outcome = 'FAILED' or outcome = 'CANCELLED' or outcome = 'UNKNOWN'",
             name="outcome_known",
         ),
-        sa.CheckConstraint("state in ('OPEN', 'RECEIVED', 'APPLIED')", name="state_state"),
+        sa.CheckConstraint("state = 'OPEN' or state = 'RECEIVED' or state = 'APPLIED'", name="state_state"),
         sa.PrimaryKeyConstraint("execution"),
     )
     _partial("intent_inquiry", "intent", ["next_inquiry_at"], "next_inquiry_at is not null")

@@ -1,0 +1,447 @@
+"""Admission over two connections: one request is one Turn, for ever, whoever asks."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from nerve.brain import DurableRuntime
+from nerve.brain.agents.context import Context
+from nerve.common.sql import sql
+from nerve.protocol.content import Message, StructuredPart
+from nerve.protocol.errors import (
+    BadInput,
+    Conflict,
+    InvalidJSON,
+    InvalidName,
+    NerveError,
+    RequestConflict,
+    Timeout,
+    UnknownAgent,
+    UnknownSession,
+    UnknownThread,
+    UnknownTurn,
+    WrongState,
+)
+from nerve.protocol.identity import SessionKey, new_turn_id
+from support.brain_cell import KEY, Cell, catalog, function, opened, rows
+from support.waiting import soon, until
+
+TURNS = sql("select id from turn order by id")
+EVENTS = sql("select type, sequence from event order by sequence")
+EVERYTHING = [
+    sql(f"select count(*) as n from {table}") for table in ("turn", "event", "message", "request")
+]
+
+
+async def hello(ctx: Context, input: Message) -> str:
+    return f"hello {input.text}"
+
+
+def structured(value: object) -> dict[str, Any]:
+    return {"type": "structured", "value": value}
+
+
+async def counts(runtime: DurableRuntime) -> list[int]:
+    return [(await rows(runtime, statement))[0]["n"] for statement in EVERYTHING]
+
+
+@pytest.fixture
+async def pair(cell: Cell) -> tuple[DurableRuntime, DurableRuntime]:
+    """Two processes that admit; a third one that ran before has offered the agent."""
+    runner = await cell.runtime(function(hello))
+    await runner.close()
+    return await cell.runtime(), await cell.runtime()
+
+
+Pair = tuple[DurableRuntime, DurableRuntime]
+
+
+@pytest.mark.capability("A1.1")
+@pytest.mark.law(1)
+async def test_submit_returns_a_handle_after_one_commit(pair: Pair) -> None:
+    one, other = pair
+    session = await opened(one)
+    before = one.ledger.commits
+    turn = await session.submit("r1", "hi")
+    assert one.ledger.commits == before + 1
+    assert [row["id"] for row in await rows(other, TURNS)] == [turn.id]
+
+
+@pytest.mark.capability("A1.2")
+@pytest.mark.law(6)
+async def test_the_same_request_is_the_same_turn_also_from_another_process(pair: Pair) -> None:
+    one, other = pair
+    turn = await (await opened(one)).submit("r1", "hi")
+    again = await (await opened(other)).submit("r1", "hi")
+    assert again.id == turn.id
+    assert await counts(one) == [1, 4, 1, 1]
+
+
+@pytest.mark.capability("A1.2")
+async def test_the_same_request_is_the_same_turn_after_it_ended(cell: Cell) -> None:
+    one, other = await cell.runtime(function(hello)), await cell.runtime()
+    turn = await (await opened(one)).submit("r1", "hi")
+    assert (await soon(turn.result())).text == "hello hi"
+    again = await (await opened(other)).submit("r1", "hi")
+    assert again.id == turn.id
+    assert (await soon(again.result())).text == "hello hi"
+
+
+@pytest.mark.capability("A1.3")
+@pytest.mark.law(6)
+async def test_the_same_id_for_anything_else_is_a_conflict_and_writes_nothing(pair: Pair) -> None:
+    one, other = pair
+    session = await opened(one)
+    turn = await session.submit("r1", "hi")
+    second = await session.open_thread("second")
+    before = await counts(one)
+    for wrong, named in (
+        ((await opened(other)).submit("r1", "ho"), "content"),
+        (second.submit("r1", "hi"), "target"),
+        (turn.cancel("r1"), "operation"),
+    ):
+        with pytest.raises(RequestConflict, match=f"another {named}") as caught:
+            await wrong
+        assert caught.value.details == {"turn": turn.id}
+    assert await counts(other) == before
+    assert (await turn.status()).cancel_requested is False
+
+
+@pytest.mark.capability("A1.4")
+async def test_request_ids_belong_to_their_session(pair: Pair) -> None:
+    one, _ = pair
+    first = await (await opened(one)).submit("r1", "hi")
+    second = await (await opened(one, name="s-2")).submit("r1", "ho")
+    assert first.id != second.id
+
+
+@pytest.mark.rule(9)
+@pytest.mark.law(6)
+async def test_equal_requests_at_once_are_one_turn(pair: Pair) -> None:
+    sessions = [await opened(runtime) for runtime in pair]
+    for round in range(50):
+        work = [sessions[number % 2].submit(f"r{round}", "hi") for number in range(8)]
+        assert len({turn.id for turn in await asyncio.gather(*work)}) == 1
+    assert (await counts(pair[0]))[0] == 50
+
+
+@pytest.mark.rule(9)
+async def test_unequal_requests_with_one_id_at_once_admit_exactly_one(pair: Pair) -> None:
+    sessions = [await opened(runtime) for runtime in pair]
+    for round in range(50):
+        work = [sessions[number % 2].submit(f"r{round}", f"n{number}") for number in range(6)]
+        answers = await asyncio.gather(*work, return_exceptions=True)
+        assert sum(not isinstance(answer, BaseException) for answer in answers) == 1
+        assert sum(isinstance(answer, RequestConflict) for answer in answers) == 5
+
+
+@pytest.mark.capability("A2.1")
+@pytest.mark.capability("A2.2")
+@pytest.mark.capability("A2.3")
+async def test_a_session_comes_with_its_main_thread_and_once(pair: Pair) -> None:
+    one, other = pair
+    before = one.ledger.commits
+    await opened(one)
+    assert one.ledger.commits == before + 1
+    work = [opened(runtime) for runtime in pair for _ in range(4)]
+    assert {session.key for session in await asyncio.gather(*work)} == {KEY}
+    page = await (await opened(other)).events()
+    assert [event.type for event in page.events] == ["session.created", "thread.created"]
+    await (await opened(one)).close()
+    page = await (await opened(other)).events()
+    assert [event.type for event in page.events][2:] == ["thread.closed", "session.closed"]
+
+
+async def test_a_session_of_another_agent_is_a_conflict(pair: Pair, cell: Cell) -> None:
+    await cell.runtime(function(hello, "second"))
+    await opened(pair[0])
+    with pytest.raises(Conflict, match="belongs to the agent agent"):
+        await opened(pair[1], "second")
+
+
+@pytest.mark.capability("A6")
+@pytest.mark.capability("A6.1")
+async def test_closing_with_unfinished_turns_is_refused_and_cancels_nothing(pair: Pair) -> None:
+    session = await opened(pair[0])
+    thread = await session.open_thread("side")
+    turn = await thread.submit("r1", "hi")
+    for closing in (session.close(), thread.close()):
+        with pytest.raises(WrongState, match=f"unfinished Turns: {turn.id}"):
+            await closing
+    status = await turn.status()
+    assert (status.phase, status.cancel_requested) == ("QUEUED", False)
+    await session.thread().close()
+    with pytest.raises(WrongState, match="closed"):
+        await session.submit("r2", "hi")
+    await turn.cancel("c1")
+    await thread.close()
+    await thread.close()
+    await session.close()
+    with pytest.raises(WrongState, match="closed"):
+        await session.open_thread("late")
+
+
+@pytest.mark.rule(9)
+async def test_close_against_submit_leaves_no_turn_in_a_closed_session(pair: Pair) -> None:
+    one, other = pair
+    outcomes: set[str] = set()
+    for round in range(60):
+        name = f"s-{round}"
+        session, same = await opened(one, name=name), await opened(other, name=name)
+        closing, submitting = session.close(), same.submit("r", "hi")
+        first = [closing, submitting] if round % 2 else [submitting, closing]
+        answers = await asyncio.gather(*first, return_exceptions=True)
+        closed, admitted = answers if round % 2 else reversed(answers)
+        refused = [isinstance(each, WrongState) for each in (closed, admitted)]
+        assert sorted(refused) == [False, True], answers
+        outcomes.add("closed" if refused[1] else "admitted")
+    assert outcomes == {"closed", "admitted"}
+
+
+@pytest.mark.capability("A4.1")
+@pytest.mark.capability("A4.2")
+@pytest.mark.capability("A9.1")
+@pytest.mark.capability("A9.3")
+async def test_any_process_rehydrates_handles_and_reads_start_no_agent(cell: Cell) -> None:
+    ran: list[str] = []
+
+    async def body(ctx: Context, input: Message) -> str:
+        ran.append(ctx.turn)
+        return "done"
+
+    runner = await cell.runtime(function(body))
+    await opened(runner)
+    await runner.close()
+    api, reader = await cell.runtime(), await cell.runtime()
+    turn = await api.get_session(KEY).submit("r1", "hi")
+    found = await reader.get_turn(turn.id)
+    assert found.thread == turn.thread
+    await found.status()
+    await reader.get_session(KEY).thread().history()
+    await reader.get_session(KEY).thread().list_turns()
+    await reader.list_turns()
+    assert ran == []
+    await cell.runtime(function(body))
+    assert (await soon(found.result())).text == "done"
+    assert ran == [turn.id]
+
+
+@pytest.mark.capability("A9.2")
+async def test_starting_without_what_execution_needs_is_a_clear_error(cell: Cell) -> None:
+    async def body(ctx: Context, input: Message) -> str:
+        return str(await ctx.call("echo", text="x"))
+
+    with pytest.raises(BadInput, match="neither an executor for it nor a broker"):
+        await cell.runtime(function(body, tools=catalog()))
+
+
+@pytest.mark.capability("A5.1")
+@pytest.mark.capability("A5.2")
+async def test_a_timeout_cancels_nothing_and_carries_the_identities(pair: Pair, cell: Cell) -> None:
+    session = await opened(pair[0])
+    with pytest.raises(Timeout) as caught:
+        await session.call("r1", "hi", timeout=0.05)
+    assert caught.value.identities["thread"] == f"{KEY}/main"
+    turn = await pair[1].get_turn(caught.value.identities["turn"])
+    waiter = asyncio.ensure_future(turn.result())
+    await asyncio.sleep(0)
+    waiter.cancel()
+    await pair[0].close()
+    assert (await turn.status()).cancel_requested is False
+    await cell.runtime(function(hello))
+    assert (await soon(turn.result())).text == "hello hi"
+
+
+@pytest.mark.capability("A5.3")
+async def test_closing_a_runtime_cancels_nothing(cell: Cell) -> None:
+    started = asyncio.Event()
+
+    async def body(ctx: Context, input: Message) -> str:
+        started.set()
+        await asyncio.Event().wait()
+        return "never"
+
+    first, reader = await cell.runtime(function(body)), await cell.runtime()
+    turn = await (await opened(first)).submit("r1", "hi")
+    await soon(started.wait())
+    await first.close()
+    found = await reader.get_turn(turn.id)
+    assert (await found.status()).cancel_requested is False
+    await cell.runtime(function(hello))
+    assert (await soon(found.result())).text == "hello hi"
+
+
+async def test_what_is_not_there_is_named(pair: Pair) -> None:
+    one, _ = pair
+    with pytest.raises(UnknownAgent, match="known here: agent"):
+        await opened(one, "agnet")
+    with pytest.raises(UnknownSession, match="acme/none"):
+        await one.get_session(SessionKey("acme", "none")).submit("r", "x")
+    await opened(one)
+    with pytest.raises(UnknownThread, match="acme/s-1/none"):
+        await one.get_session(KEY).thread("none").submit("r", "x")
+    with pytest.raises(UnknownTurn):
+        await one.get_turn(new_turn_id(1))
+    turn = await one.get_session(KEY).submit("r", "x")
+    last = "0" if turn.id[-1] != "0" else "1"
+    with pytest.raises(UnknownTurn, match=f"did you mean {turn.id}"):
+        await one.get_turn(turn.id[:-1] + last)
+
+
+@pytest.mark.law(10)
+@pytest.mark.report("U104")
+@pytest.mark.report("U106")
+@pytest.mark.report("U107")
+@pytest.mark.parametrize(
+    "content",
+    [
+        "a\x00b",
+        "lone \ud800 surrogate",
+        structured({"n": float("nan")}),
+        structured({"n": float("inf")}),
+        structured({"n": 2**53 + 1}),
+        structured({"\ud800": 1}),
+        structured({"a": "x\x00"}),
+        structured({"a": object()}),
+        b"bytes",
+        "x" * (512 * 1024 + 1),
+    ],
+)
+async def test_content_that_cannot_be_kept_is_refused_at_the_door(
+    pair: Pair, content: object
+) -> None:
+    session = await opened(pair[0])
+    before = await counts(pair[0])
+    with pytest.raises((BadInput, InvalidJSON)) as caught:
+        await session.submit("r1", content)  # type: ignore[arg-type]
+    assert caught.value.next_step
+    assert await counts(pair[1]) == before
+
+
+@pytest.mark.law(10)
+@pytest.mark.report("U104")
+@pytest.mark.report("U106")
+@pytest.mark.parametrize("id", ["", "a\x00", "\ud800", "x" * 257, "two\nlines", "\x1b[31m"])
+async def test_request_ids_that_cannot_be_kept_are_refused(pair: Pair, id: str) -> None:
+    session = await opened(pair[0])
+    turn = await session.submit("good", "x")
+    for asking in (session.submit(id, "x"), turn.cancel(id)):
+        with pytest.raises(InvalidName):
+            await asking
+    assert (await counts(pair[1]))[0] == 1
+
+
+@pytest.mark.report("U107")
+async def test_numbers_that_can_be_kept_come_back_exactly(pair: Pair) -> None:
+    numbers = [1e-300, 2**53 - 1, 0.1, 1e21, -7]
+    turn = await (await opened(pair[0])).submit("r1", structured(numbers))
+    (said,) = await pair[1].get_session(KEY).thread().history()
+    assert said.turn == turn.id
+    (part,) = said.message.parts
+    assert isinstance(part, StructuredPart)
+    assert part.value == numbers
+
+
+async def test_a_lost_process_between_commit_and_answer_is_found_by_the_same_id(pair: Pair) -> None:
+    from nerve.common import faults
+
+    session = await opened(pair[0])
+    with faults.armed("brain.submit.after_commit=raise@1"), pytest.raises(faults.InjectedFault):
+        await session.submit("r1", "hi")
+    turns = await rows(pair[1], TURNS)
+    assert [(await (await opened(pair[1])).submit("r1", "hi")).id] == [row["id"] for row in turns]
+
+
+@pytest.mark.report("U13")
+async def test_submit_beside_a_starting_runtime_makes_one_run(cell: Cell) -> None:
+    ran: list[str] = []
+
+    async def body(ctx: Context, input: Message) -> str:
+        ran.append(ctx.turn)
+        return "done"
+
+    first = await cell.runtime(function(body))
+    api = await cell.runtime()
+    session = await opened(api)
+    await first.close()
+    for round in range(30):
+        runtime = await cell.runtime(function(body), started=False)
+        threads = [await session.open_thread(f"t{round}.{n}") for n in range(5)]
+        work = [thread.submit(f"r{round}.{n}", "x") for n, thread in enumerate(threads)]
+        _, *turns = await asyncio.gather(runtime.start(), *work)
+        for turn in turns:
+            await soon(turn.result())  # type: ignore[union-attr]
+        await runtime.close()
+    assert len(ran) == len(set(ran)) == 150
+
+
+@pytest.mark.report("U103")
+@pytest.mark.capability("A3.1")
+@pytest.mark.capability("A3.2")
+async def test_threads_have_their_own_history_and_run_beside_each_other(cell: Cell) -> None:
+    at_once, most = 0, 0
+    gate = asyncio.Event()
+
+    async def body(ctx: Context, input: Message) -> str:
+        nonlocal at_once, most
+        at_once += 1
+        most = max(most, at_once)
+        await gate.wait()
+        at_once -= 1
+        said = [str(entry["text"]) for entry in ctx.history()]
+        return f"{input.text}|{','.join(said)}"
+
+    runtime = await cell.runtime(function(body))
+    session = await opened(runtime)
+    threads = [await session.open_thread(f"t{n}") for n in range(20)]
+    turns = [
+        await thread.submit(f"{n}.{round}", f"{n}.{round}")
+        for round in range(3)
+        for n, thread in enumerate(threads)
+    ]
+    await until(lambda: at_once == 20, "all Threads run at once")
+    gate.set()
+    answers = [(await soon(turn.result())).text for turn in turns]
+    assert most == 20
+    for n in range(20):
+        mine = [answer for answer in answers if answer.startswith(f"{n}.")]
+        assert mine[0] == f"{n}.0|"
+        assert mine[2].startswith(f"{n}.2|{n}.0,{mine[0]},{n}.1,")
+
+
+@pytest.mark.capability("A3.3")
+@pytest.mark.capability("A3.4")
+async def test_inside_a_thread_turns_run_in_admission_order_behind_a_waiting_head(
+    cell: Cell,
+) -> None:
+    from support.fake_hands import FakeHands
+
+    hands = FakeHands()
+    ran: list[str] = []
+
+    async def body(ctx: Context, input: Message) -> str:
+        ran.append(input.text)
+        if input.text == "0":
+            await ctx.call("echo", text="x")
+        return "done"
+
+    runtime = await cell.runtime(function(body, tools=catalog()), hands=hands)
+    session = await opened(runtime)
+    turns = [await session.submit(f"r{n}", f"{n}") for n in range(6)]
+    (execution,) = await hands.asked()
+    status = await turns[3].status()
+    assert status.behind == turns[0].id
+    assert ran == ["0"]
+    await hands.succeed(execution)
+    for turn in turns:
+        await soon(turn.result())
+    assert ran == ["0", "0", "1", "2", "3", "4", "5"]
+    listed = await session.thread().list_turns()
+    assert [item.turn for item in listed] == [turn.id for turn in turns]
+
+
+def test_every_refusal_has_a_stable_code() -> None:
+    assert len({error.code for error in NerveError.__subclasses__()}) == len(
+        NerveError.__subclasses__()
+    )

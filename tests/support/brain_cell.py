@@ -1,0 +1,136 @@
+"""One Brain ledger, opened as often as there are processes, and the runtimes over it."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Iterable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from nerve.brain import DurableRuntime, LocalBackend, Session
+from nerve.brain.agents.function import Body, FunctionAgent
+from nerve.brain.harness import Harness
+from nerve.common.clock import Clock, SystemClock
+from nerve.common.settings import Settings
+from nerve.common.sql import Row, Statement, Tx
+from nerve.protocol.catalog import Catalog
+from nerve.protocol.identity import SessionKey
+from support.fake_hands import FakeHands
+
+KEY = SessionKey("acme", "s-1")
+
+QUICK = Settings(
+    lease_seconds=2.0,
+    heartbeat_seconds=0.2,
+    sweep_seconds=0.02,
+    scan_seconds=0.02,
+    outbox_resend_seconds=0.2,
+    inquiry_silence_seconds=0.2,
+    repeat_first_seconds=0.2,
+    drain_seconds=1.0,
+)
+
+
+def catalog(route: str = "hands") -> Catalog:
+    """Tools that take any text, by the names that tests use."""
+    tools = Catalog(route=route)
+
+    @tools.tool
+    async def echo(text: str) -> str:
+        """Says it again."""
+        return text
+
+    @tools.tool
+    async def other(text: str) -> str:
+        """Another tool."""
+        return text
+
+    return tools
+
+
+def function(
+    body: Body, name: str = "agent", *, version: str = "1", tools: Catalog | None = None
+) -> FunctionAgent:
+    return FunctionAgent(body, name, version=version, tools=tools)
+
+
+@dataclass
+class Cell:
+    """`backend()` opens the ledger anew, as another process would."""
+
+    path: Path
+    clock: Clock
+    stack: AsyncExitStack
+    runtimes: list[DurableRuntime] = field(default_factory=list[DurableRuntime])
+
+    async def backend(self) -> LocalBackend:
+        return await self.stack.enter_async_context(LocalBackend.open(self.path, clock=self.clock))
+
+    async def runtime(
+        self,
+        *agents: Harness,
+        hands: FakeHands | None = None,
+        settings: Settings = QUICK,
+        started: bool = True,
+        **options: Any,
+    ) -> DurableRuntime:
+        """Another process's runtime. Without agents it is an API-only host."""
+        runtime = DurableRuntime(
+            await self.backend(),
+            agents=agents,
+            executors={} if hands is None else {hands.route: hands},
+            settings=settings,
+            **options,
+        )
+        self.runtimes.append(runtime)
+        self.stack.push_async_callback(runtime.close)
+        return await runtime.start() if started else runtime
+
+
+@asynccontextmanager
+async def brain_cell(path: Path, clock: Clock | None = None) -> AsyncGenerator[Cell, None]:
+    async with AsyncExitStack() as stack:
+        yield Cell(path, clock or SystemClock(), stack)
+
+
+async def rows(runtime: DurableRuntime, statement: Statement, **named: Any) -> list[Row]:
+    """What stands in the ledger."""
+
+    async def query(tx: Tx) -> list[Row]:
+        return list(await tx.all(statement, **named))
+
+    return await runtime.ledger.read(query)
+
+
+async def crash(runtime: DurableRuntime) -> None:
+    """What is left of a runtime whose process was killed: nothing more is written or given back.
+
+    Its lock is dropped as the kernel would do it; its row stays LIVE.
+    """
+    execution, runtime.execution = runtime.execution, None
+    assert execution is not None
+    parts: Any = execution  # Any: a killed process respects no privacy
+    parts.scheduler.stop_admitting()
+    running = [each.task for each in parts.scheduler._running.values()]
+    for task in running:
+        task.cancel()
+    for loop in [*parts._loops, parts._claims]:
+        await loop.close()
+    for bell in parts._bells:
+        bell.close()
+    if parts._inbox is not None:
+        await parts._inbox.close()
+    await parts.relay.close()
+    await parts.host.stop_beating()
+    parts.host.drop_lock()
+    if running:
+        await asyncio.wait(running)
+
+
+async def opened(runtime: DurableRuntime, agent: str = "agent", name: str = "s-1") -> Session:
+    return await runtime.session(replace(KEY, session=name), agent=agent)
+
+
+def texts(items: Iterable[Any]) -> list[str]:
+    """What was said, in order."""
+    return [item.message.text for item in items]
