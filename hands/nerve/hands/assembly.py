@@ -241,7 +241,7 @@ class Assembly:
 
     def _lost(self) -> None:
         """Released by another host (we were frozen): release is final, so become a new one."""
-        self.engine.accepting = False
+        self.engine.disown()
         loop = asyncio.get_running_loop()
         self._rejoining = loop.create_task(self._rejoin(), name="rejoin")
 

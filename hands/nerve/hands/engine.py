@@ -7,6 +7,7 @@ restart starts nothing again by itself: whoever releases a dead host decides tha
 
 import asyncio
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import final
 
 from nerve.common import faults
@@ -83,6 +84,12 @@ class Engine:
         self._running = {}
         self._entered = {}
         self.accepting = True
+
+    def disown(self) -> None:
+        """Ownership is lost: own nothing more, and stop what can be stopped."""
+        self.accepting = False
+        for run in self._running.values():
+            run.cancel()
 
     @property
     def running(self) -> Mapping[str, Running]:
@@ -238,7 +245,7 @@ class Engine:
             except NerveError as error:
                 if result.placeholder is not None:
                     raise
-                outcome = Ended(move=outcome.move, result=placeholder_result(error))
+                outcome = _storable(outcome, error)
 
     def _count(self, outcome: Ended, sequence: int | None) -> None:
         route = self._metrics.route
@@ -277,3 +284,9 @@ class Engine:
                 failures += 1
                 _log.warning("output waits for the ledger", cause="output", error=error)
                 await self._clock.sleep(self._backoff.after(failures))
+
+
+def _storable(outcome: Ended, error: NerveError) -> Ended:
+    """The same end with a placeholder for what the ledger did not take."""
+    result = placeholder_result(error)
+    return Ended(move=replace(outcome.move, code=result.placeholder, reason=None), result=result)

@@ -69,7 +69,6 @@ class Intake:
         self._clock = clock
         self._metrics = metrics
         self._topic = topic
-        self._late_until = 0.0
         self._draining = False
         self._pending: set[asyncio.Task[None]] = set()
 
@@ -210,10 +209,9 @@ class Intake:
 
     def _note_age(self, command: StartCommand) -> None:
         """Old commands that come in for the first time: Brain should not repeat its own yet."""
-        late = self._clock.now_ms() - command.issued_at > LATE_MS
-        if late:
-            self._late_until = self._clock.monotonic() + LATE_MS / 1000
-        self._speaker.older_commands_arriving = late or self._clock.monotonic() < self._late_until
+        now = self._clock.now_ms()
+        if now - command.issued_at > LATE_MS:
+            self._speaker.late_until = now + LATE_MS
 
     async def _answer(self, each: _Candidate, verdict: Verdict) -> None:
         command = each.command

@@ -186,6 +186,7 @@ class Answers:
             await asyncio.wait(tasks)
 
     def _snapshot(self, row: Row, found: Present) -> SnapshotUpdate:
+        now = self._clock.now_ms()
         return SnapshotUpdate(
             execution=row["id"],
             sequence=row["sequence"],
@@ -197,10 +198,10 @@ class Answers:
             reason=row["reason"] or row["waiting"],
             host=row["host"] or self._speaker.host,
             ledger=self._speaker.mark(found.position),
-            at=self._clock.now_ms(),
+            at=now,
             request_digest=row["request_digest"],
             cancel_requested=row["cancel_requested_at"] is not None,
-            older_commands_arriving=self._speaker.older_commands_arriving,
+            older_commands_arriving=now < self._speaker.late_until,
         )
 
     def _absent(self, execution: str, found: Present, *, cell: str, namespace: str) -> None:
@@ -217,6 +218,7 @@ class Answers:
     def _not_found(
         self, execution: str, absence: Absence, at: int, *, code: str | None, reason: str | None
     ) -> NotFoundUpdate:
+        now = self._clock.now_ms()
         return NotFoundUpdate(
             execution=execution,
             absence=absence,
@@ -224,8 +226,8 @@ class Answers:
             reason=reason,
             host=self._speaker.host,
             ledger=self._speaker.mark(at),
-            at=self._clock.now_ms(),
-            older_commands_arriving=self._speaker.older_commands_arriving,
+            at=now,
+            older_commands_arriving=now < self._speaker.late_until,
         )
 
     async def _output(self, question: ReadOutput, limit: int) -> OutputPageUpdate | None:

@@ -7,6 +7,7 @@ from typing import Self, final
 from nerve.common.broker.port import Broker
 from nerve.common.clock import Clock, SystemClock
 from nerve.common.lease import Host, Hosts
+from nerve.common.logs import get_log
 from nerve.common.place import StateDirectory
 from nerve.common.settings import Settings
 from nerve.common.sql import SqliteLedger, open_sqlite
@@ -22,6 +23,8 @@ from nerve.hands.tools import FunctionTools
 from nerve.protocol.catalog import Catalog
 from nerve.protocol.commands import StartCommand
 from nerve.protocol.execution import RESULT_BYTES_MAX
+
+_log = get_log("nerve.hands.worker")
 
 MISSING_SECONDS = 300.0
 
@@ -98,8 +101,12 @@ class WorkerRuntime:
         if self._draining is None:
             self._draining = asyncio.get_running_loop().create_task(self._parts.drain())
         limit = self.settings.drain_seconds if seconds is None else seconds
-        done, _ = await asyncio.wait([self._draining], timeout=limit)
-        return bool(done)
+        await asyncio.wait([self._draining], timeout=limit)
+        if not self._draining.done():
+            return False
+        if (error := self._draining.exception()) is not None:
+            _log.warning("the drain did not end well", error=error)
+        return error is None
 
     async def close(self) -> None:
         """Let go within `close_seconds`. What still runs is cancelled nowhere: it becomes UNKNOWN here.
@@ -109,6 +116,8 @@ class WorkerRuntime:
         if self._parts is None:
             return
         if self._closing is None:
+            if self._draining is not None:
+                self._draining.cancel()
             self._closing = asyncio.get_running_loop().create_task(self._parts.close())
         await asyncio.shield(self._closing)
 

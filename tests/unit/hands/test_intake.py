@@ -113,6 +113,9 @@ async def test_old_commands_that_arrive_late_ask_the_brain_to_wait_with_repeats(
         command = here.asker.call("act").model_copy(update={"issued_at": 1})
         await here.executor.start([here.asker.seal(command)])
         assert (await here.told.end(command.execution)).older_commands_arriving is True
+        here.worker.assembly.speaker.late_until = 0  # As five seconds later.
+        fresh = await here.start("act")
+        assert (await here.told.end(fresh)).older_commands_arriving is False
 
 
 async def test_the_metrics_say_what_the_ledger_says(tmp_path: Path) -> None:

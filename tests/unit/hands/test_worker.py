@@ -9,10 +9,13 @@ from typing import Any
 import pytest
 
 from nerve.common import faults
+from nerve.common.broker import MemoryBroker
 from nerve.common.settings import Settings
+from nerve.hands import WorkerRuntime
 from nerve.hands.ledger.finish import finish
 from nerve.hands.port import Ended, Run, ended
-from nerve.protocol.errors import DiskFull
+from nerve.protocol.catalog import Catalog
+from nerve.protocol.errors import DiskFull, Unavailable
 from nerve.protocol.execution import Effect, ExecutionResult, ExecutionState
 from nerve.protocol.signature import ToolContext
 from support.hands_place import Bench, place
@@ -145,6 +148,7 @@ async def test_a_host_that_was_released_while_frozen_does_not_enter_the_tool(
         faults.hook("hands.engine.started", lambda: monkeypatch.setattr(old, "_deadline", 0.0))
         execution = await here.start("act")
         assert await here.release(old.id)
+        await here.thaw(old)
         update = await here.told.end(execution)
         assert (update.state, bench.effects) == (S.UNKNOWN, [])
 
@@ -226,3 +230,69 @@ async def test_a_result_that_no_envelope_can_carry_is_replaced_and_the_effect_st
         update = await here.told.end(await here.start("act"))
         assert (update.state, update.effect) == (S.SUCCEEDED, Effect.COMPLETED)
         assert update.result is not None and update.result.placeholder == "result_too_large"
+
+
+@pytest.mark.capability("D9.1", "D9.3")
+async def test_origin_and_idempotency_key_survive_the_loss_of_a_host(tmp_path: Path) -> None:
+    catalog = Catalog()
+    seen: list[tuple[int, str, str]] = []
+
+    @catalog.tool(idempotent_start=True)
+    async def act(context: ToolContext) -> int:
+        seen.append((context.attempt, context.origin.step, context.idempotency_key))
+        if context.attempt == 1:
+            await asyncio.Event().wait()
+        return context.attempt
+
+    async with place(tmp_path, catalog) as here:
+        execution = await here.start("act")
+        await until(lambda: seen, "the tool was entered")
+        old = here.worker.host
+        assert await here.release(old.id)
+        await here.thaw(old)
+        update = await here.told.end(execution)
+        assert (update.state, update.attempt) == (S.SUCCEEDED, 2)
+        assert [each[0] for each in seen] == [1, 2]
+        assert seen[0][1:] == seen[1][1:] == (f"{here.asker.turn}.r1.s1", execution)
+
+
+async def test_a_drain_that_runs_out_of_time_says_so_and_closing_follows(tmp_path: Path) -> None:
+    bench = Bench()
+    async with place(tmp_path, bench.catalog(), drain=False) as here:
+        execution = await here.start("hold")
+        await until(lambda: bench.effects, "the tool was entered")
+        assert await here.worker.drain(0.01) is False
+        await soon(here.worker.close(), 5)
+        assert (await here.told.end(execution)).state is S.UNKNOWN
+    bench.gate.set()
+
+
+async def test_a_draining_worker_leaves_new_commands_with_their_sender(tmp_path: Path) -> None:
+    bench = Bench()
+    async with place(tmp_path, bench.catalog()) as here:
+        assert await here.worker.drain() is True
+        with pytest.raises(Unavailable, match="draining"):
+            await here.start("act")
+        assert await here.count("execution") == 0
+
+
+def ours() -> set[int | None]:
+    """Threads of this product that are alive."""
+    return {each.ident for each in threading.enumerate() if each.name.startswith("nerve-")}
+
+
+async def test_a_worker_that_cannot_start_leaves_nothing_open(tmp_path: Path) -> None:
+    bench = Bench()
+    broker = MemoryBroker()
+
+    def refused(*arguments: object, **options: object) -> Any:
+        raise RuntimeError("no such topic")
+
+    broker.consume = refused  # type: ignore[method-assign]
+    before = ours()
+    worker = WorkerRuntime(tmp_path / "state", bench.catalog(), broker=broker)
+    with pytest.raises(RuntimeError, match="no such topic"):
+        await worker.start()
+    await until(lambda: ours() <= before, "its threads ended")
+    async with place(tmp_path, bench.catalog()) as here:
+        assert (await here.told.end(await here.start("act"))).state is S.SUCCEEDED

@@ -3,7 +3,7 @@
 from nerve.hands.state.record import FINISHABLE, STARTABLE, sql_states
 from nerve.protocol.execution import ExecutionState
 
-OPEN = f"state in ({sql_states(s for s in ExecutionState if not s.is_terminal)})"
+OPEN = sorted(state for state in ExecutionState if not state.is_terminal)
 READY = f"host is null and state in ({sql_states(STARTABLE)})"
 OWNED = f"state in ({sql_states(FINISHABLE)})"
 UNKNOWN = f"state = '{ExecutionState.UNKNOWN}'"

@@ -39,7 +39,8 @@ class Speaker:
     epoch: int
     host: str
     relay: Relay | None = None
-    older_commands_arriving: bool = False
+    late_until: int = 0
+    """Until when old commands are said to be still coming in (ms)."""
 
     def mark(self, position: int) -> LedgerMark:
         return LedgerMark(ledger_id=self.ledger_id, epoch=self.epoch, position=position)
@@ -92,7 +93,7 @@ async def report(tx: Tx, speaker: Speaker, what: Report, *, now: int) -> None:
         at=now,
         request_digest=what.request_digest,
         cancel_requested=what.cancel_requested,
-        older_commands_arriving=speaker.older_commands_arriving,
+        older_commands_arriving=now < speaker.late_until,
         covers_admission=what.sequence == 1 and what.state.is_terminal,
     )
     envelope = speaker.seal(body, namespace=what.namespace, now=now)

@@ -2,7 +2,7 @@
 
 import sqlalchemy as sa
 
-from nerve.common.sql.schema import add_common_tables, one_of, state_check
+from nerve.common.sql.schema import add_common_tables, among, one_of, state_check
 from nerve.hands.ledger.conditions import OPEN, OWNED, READY, UNKNOWN
 from nerve.protocol.execution import Effect, ExecutionState
 from nerve.protocol.output import PageKind
@@ -60,7 +60,9 @@ def _execution(tables: sa.MetaData) -> None:
         sa.Column("forget_at", sa.BigInteger),
         state_check("state", ExecutionState),
         state_check("effect", Effect),
-        sa.CheckConstraint(f"(ended_at is null) = ({OPEN})", name="ended_when_terminal"),
+        sa.CheckConstraint(
+            f"(ended_at is null) = ({among('state', OPEN)})", name="ended_when_terminal"
+        ),
         sa.CheckConstraint("state <> 'STARTED' or host is not null", name="started_has_owner"),
         sa.CheckConstraint("state <> 'ADMITTED' or attempt = 0", name="admitted_not_started"),
     )

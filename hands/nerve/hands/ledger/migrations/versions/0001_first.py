@@ -59,11 +59,13 @@ TABLES = (
         ended_at BIGINT,
         forget_at BIGINT,
         PRIMARY KEY (id),
-        CONSTRAINT state_state CHECK (state in ('ADMITTED', 'STARTED', 'RECOVERING',
-            'SUCCEEDED', 'FAILED', 'CANCELLED', 'UNKNOWN')),
-        CONSTRAINT effect_state CHECK (effect in ('none', 'completed', 'unconfirmed')),
-        CONSTRAINT ended_when_terminal CHECK ((ended_at is null) = (state in ('ADMITTED',
-            'RECOVERING', 'STARTED'))),
+        CONSTRAINT state_state CHECK (state = 'ADMITTED' or state = 'STARTED' or state =
+            'RECOVERING' or state = 'SUCCEEDED' or state = 'FAILED' or state = 'CANCELLED' or
+            state = 'UNKNOWN'),
+        CONSTRAINT effect_state CHECK (effect = 'none' or effect = 'completed' or effect =
+            'unconfirmed'),
+        CONSTRAINT ended_when_terminal CHECK ((ended_at is null) = (state = 'ADMITTED' or state =
+            'RECOVERING' or state = 'STARTED')),
         CONSTRAINT started_has_owner CHECK (state <> 'STARTED' or host is not null),
         CONSTRAINT admitted_not_started CHECK (state <> 'ADMITTED' or attempt = 0)
     )
@@ -101,7 +103,7 @@ TABLES = (
         registered_at BIGINT NOT NULL,
         released_at BIGINT,
         PRIMARY KEY (id),
-        CONSTRAINT state_state CHECK (state in ('LIVE', 'DRAINING', 'RELEASED'))
+        CONSTRAINT state_state CHECK (state = 'LIVE' or state = 'DRAINING' or state = 'RELEASED')
     )
     """,
     """
@@ -115,7 +117,7 @@ TABLES = (
         next_at BIGINT NOT NULL,
         received_at BIGINT NOT NULL,
         PRIMARY KEY (execution, sequence),
-        CONSTRAINT state_state CHECK (state in ('HELD', 'QUARANTINED'))
+        CONSTRAINT state_state CHECK (state = 'HELD' or state = 'QUARANTINED')
     )
     """,
     """
@@ -141,9 +143,11 @@ TABLES = (
         result TEXT,
         observed_at BIGINT NOT NULL,
         PRIMARY KEY (id),
-        CONSTRAINT state_state CHECK (state in ('ADMITTED', 'STARTED', 'RECOVERING',
-            'SUCCEEDED', 'FAILED', 'CANCELLED', 'UNKNOWN')),
-        CONSTRAINT effect_state CHECK (effect in ('none', 'completed', 'unconfirmed'))
+        CONSTRAINT state_state CHECK (state = 'ADMITTED' or state = 'STARTED' or state =
+            'RECOVERING' or state = 'SUCCEEDED' or state = 'FAILED' or state = 'CANCELLED' or
+            state = 'UNKNOWN'),
+        CONSTRAINT effect_state CHECK (effect = 'none' or effect = 'completed' or effect =
+            'unconfirmed')
     )
     """,
     """
@@ -172,7 +176,7 @@ TABLES = (
         data BLOB,
         reason TEXT,
         PRIMARY KEY (execution, attempt, start, kind),
-        CONSTRAINT kind_state CHECK (kind in ('data', 'gap', 'reset'))
+        CONSTRAINT kind_state CHECK (kind = 'data' or kind = 'gap' or kind = 'reset')
     )
     """,
     """
@@ -188,9 +192,11 @@ TABLES = (
         sequence INTEGER NOT NULL,
         reconciled_at BIGINT NOT NULL,
         PRIMARY KEY (request_id),
-        CONSTRAINT state_state CHECK (state in ('ADMITTED', 'STARTED', 'RECOVERING',
-            'SUCCEEDED', 'FAILED', 'CANCELLED', 'UNKNOWN')),
-        CONSTRAINT effect_state CHECK (effect in ('none', 'completed', 'unconfirmed'))
+        CONSTRAINT state_state CHECK (state = 'ADMITTED' or state = 'STARTED' or state =
+            'RECOVERING' or state = 'SUCCEEDED' or state = 'FAILED' or state = 'CANCELLED' or
+            state = 'UNKNOWN'),
+        CONSTRAINT effect_state CHECK (effect = 'none' or effect = 'completed' or effect =
+            'unconfirmed')
     )
     """,
     """
