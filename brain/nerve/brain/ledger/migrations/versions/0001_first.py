@@ -47,7 +47,9 @@ def _bookkeeping() -> None:
         sa.Column("lease_ms", sa.Integer(), nullable=False),
         sa.Column("registered_at", sa.BigInteger(), nullable=False),
         sa.Column("released_at", sa.BigInteger(), nullable=True),
-        sa.CheckConstraint("state = 'LIVE' or state = 'DRAINING' or state = 'RELEASED'", name="state_state"),
+        sa.CheckConstraint(
+            "state = 'LIVE' or state = 'DRAINING' or state = 'RELEASED'", name="state_state"
+        ),
         sa.PrimaryKeyConstraint("id"),
     )
     op.create_table(
@@ -142,7 +144,10 @@ def _conversation() -> None:
         sa.Column("closed_at", sa.BigInteger(), nullable=True),
         sa.CheckConstraint("(phase = 'IDLE') = (head is null)", name="idle_has_no_head"),
         sa.CheckConstraint("(phase = 'RUNNING') = (host is not null)", name="running_has_host"),
-        sa.CheckConstraint("phase = 'IDLE' or phase = 'READY' or phase = 'RUNNING' or phase = 'WAITING'", name="phase_state"),
+        sa.CheckConstraint(
+            "phase = 'IDLE' or phase = 'READY' or phase = 'RUNNING' or phase = 'WAITING'",
+            name="phase_state",
+        ),
         sa.CheckConstraint("state = 'OPEN' or state = 'CLOSED'", name="state_state"),
         sa.PrimaryKeyConstraint("id"),
     )
@@ -208,7 +213,9 @@ def _turns() -> None:
             "phase = 'QUEUED' or phase = 'RUNNING' or phase = 'WAITING' or phase = 'SETTLING' or phase = 'COMPLETED' or phase = 'FAILED' or phase = 'CANCELLED'",
             name="phase_state",
         ),
-        sa.CheckConstraint("settle = 'failed' or settle = 'cancelled' or settle = 'limit'", name="settle_reason"),
+        sa.CheckConstraint(
+            "settle = 'failed' or settle = 'cancelled' or settle = 'limit'", name="settle_reason"
+        ),
         sa.CheckConstraint("wait_mode = 'ALL' or wait_mode = 'ANY'", name="wait_mode_known"),
         sa.CheckConstraint("open_count >= 0", name="open_count_natural"),
         sa.PrimaryKeyConstraint("id"),
@@ -262,7 +269,9 @@ def _runs() -> None:
         sa.Column("position", sa.BigInteger(), nullable=True),
         sa.Column("started_at", sa.BigInteger(), nullable=False),
         sa.Column("ended_at", sa.BigInteger(), nullable=False),
-        sa.CheckConstraint("state = 'COMPLETED' or state = 'FAILED' or state = 'LOST'", name="state_state"),
+        sa.CheckConstraint(
+            "state = 'COMPLETED' or state = 'FAILED' or state = 'LOST'", name="state_state"
+        ),
         sa.PrimaryKeyConstraint("turn", "run", "number"),
     )
     op.create_table(
@@ -320,7 +329,9 @@ def _intents() -> None:
         sa.CheckConstraint(
             "(state = 'APPLIED') = (applied_at is not null)", name="applied_has_time"
         ),
-        sa.CheckConstraint("effect = 'none' or effect = 'completed' or effect = 'unconfirmed'", name="effect_known"),
+        sa.CheckConstraint(
+            "effect = 'none' or effect = 'completed' or effect = 'unconfirmed'", name="effect_known"
+        ),
         sa.CheckConstraint(
             "kind = 'remote' or kind = 'local' or kind = 'delegation' or kind = 'manual' or kind = 'approval' or kind = 'condition'",
             name="kind_state",
@@ -329,7 +340,9 @@ def _intents() -> None:
             "outcome = 'REQUESTED' or outcome = 'ADMITTED' or outcome = 'STARTED' or outcome = 'RECOVERING' or outcome = 'SUCCEEDED' or outcome = 'FAILED' or outcome = 'CANCELLED' or outcome = 'UNKNOWN'",
             name="outcome_known",
         ),
-        sa.CheckConstraint("state = 'OPEN' or state = 'RECEIVED' or state = 'APPLIED'", name="state_state"),
+        sa.CheckConstraint(
+            "state = 'OPEN' or state = 'RECEIVED' or state = 'APPLIED'", name="state_state"
+        ),
         sa.PrimaryKeyConstraint("execution"),
     )
     _partial("intent_inquiry", "intent", ["next_inquiry_at"], "next_inquiry_at is not null")
