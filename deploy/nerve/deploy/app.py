@@ -133,15 +133,15 @@ def _does_not_run(error: BaseException, file: Path) -> BadInput:
             f"{Path(error.filename).name}:{error.lineno}: SyntaxError: {shown}",
             details={"file": error.filename, "line": error.lineno},
         )
-    name, line = _line_in(error, file)
+    name, number = _line_in(error, file)
     what = str(error) if isinstance(error, NerveError) else f"{type(error).__name__}: {error}"
     advice = ""
     if isinstance(error, ModuleNotFoundError) and error.name:
         advice = f"Install what provides {error.name.partition('.')[0]} in this environment"
     return BadInput(
-        f"{Path(name).name}:{line}: {what.rstrip('.')}",
+        f"{Path(name).name}:{number}: {what.rstrip('.')}",
         next_step=advice,
-        details={"file": name, "line": line},
+        details={"file": name, "line": number},
     )
 
 

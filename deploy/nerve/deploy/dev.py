@@ -97,8 +97,6 @@ class _Serving:
         seen = signature(self._app)
         waiting: App | None = None
         while not await _set_within(self._stop.asked, LOOK_SECONDS):
-            if self._lost():
-                return self._app
             now = signature(self._app)
             if now != seen:
                 await _settled(self._app)
@@ -149,11 +147,6 @@ class _Serving:
             asked.cancel()
             if not drain.done():
                 drain.cancel()
-
-    def _lost(self) -> bool:
-        """Whether another host released the Brain of this process while it stood still."""
-        execution = None if self._host.runtime is None else self._host.runtime.execution
-        return execution is not None and execution.host.lost.is_set()
 
     def _loaded(self) -> App | None:
         try:

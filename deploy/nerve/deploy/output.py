@@ -118,7 +118,7 @@ class Console:
     def say(self, event: str, text: str, /, **fields: Any) -> None:
         """Something happened: `event` and `fields` for programs, `text` for people."""
         if self.json_lines:
-            print(as_json({"event": event, **fields}), flush=True)
+            print(as_json({"event": event, "text": text, **fields}), flush=True)
         else:
             print(shown(text), file=sys.stderr, flush=True)
 

@@ -84,29 +84,14 @@ async def serve(
     role: str,
     what: str,
 ) -> int:
-    """Open a host, serve, stop; a Brain that was taken for dead joins again as a new incarnation."""
+    """Open a host, say that it is up, wait to be asked, stop."""
     logs.configure(level=settings.log_level, json_lines=settings.log_json or console.json_lines)
     with Stop.catching() as stop, Scrapes.serving(metrics) as scrapes:
-        while True:
-            async with opened() as host:
-                scrapes.show(host)
-                ready(console, host, role, what, scrapes.address)
-                await _until_asked_or_lost(stop, host)
-                if stop.asked.is_set():
-                    return await finish(stop, host, console, settings.drain_seconds)
-            console.say("rejoining", "This host was released while it stood still; joining again.")
-
-
-async def _until_asked_or_lost(stop: Stop, host: Host) -> None:
-    waits = [asyncio.ensure_future(stop.asked.wait())]
-    execution = None if host.runtime is None else host.runtime.execution
-    if execution is not None:
-        waits.append(asyncio.ensure_future(execution.host.lost.wait()))
-    try:
-        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for wait in waits:
-            wait.cancel()
+        async with opened() as host:
+            scrapes.show(host)
+            ready(console, host, role, what, scrapes.address)
+            await stop.asked.wait()
+            return await finish(stop, host, console, settings.drain_seconds)
 
 
 def ready(console: Console, host: Host, role: str, what: str, metrics: str | None) -> None:
