@@ -369,9 +369,9 @@ async def test_submit_beside_a_starting_runtime_makes_one_run(cell: Cell) -> Non
         runtime = await cell.runtime(function(body), started=False)
         threads = [await session.open_thread(f"t{round}.{n}") for n in range(5)]
         work = [thread.submit(f"r{round}.{n}", "x") for n, thread in enumerate(threads)]
-        _, *turns = await asyncio.gather(runtime.start(), *work)
+        turns = (await asyncio.gather(asyncio.gather(*work), runtime.start()))[0]
         for turn in turns:
-            await soon(turn.result())  # type: ignore[union-attr]
+            await soon(turn.result())
         await runtime.close()
     assert len(ran) == len(set(ran)) == 150
 
