@@ -1,0 +1,84 @@
+"""What the demo says while it runs: lines of time, speaker and sentence, or JSON lines."""
+
+import textwrap
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from typing import Any, final
+
+from rich.console import Console
+from rich.text import Text
+
+from nerve.common.clock import Clock
+from nerve.deploy.output import as_json, shown
+
+WIDTH_MAX = 100
+WIDTH_MIN = 60
+
+
+class Tone(StrEnum):
+    """How a line is meant; the style is only a colour."""
+
+    PLAIN = ""
+    DIM = "dim"
+    ACT = "bold"
+    KILL = "bold red"
+    DOUBT = "yellow"
+    GOOD = "green"
+    BAD = "red"
+
+
+@final
+class Voice:
+    """Speaks on standard output; with `json_lines` in one JSON object a line."""
+
+    def __init__(self, clock: Clock, *, json_lines: bool) -> None:
+        self.began = clock.now_ms()
+        self._clock = clock
+        self._json = json_lines
+        console = Console(highlight=False, markup=False, emoji=False)
+        self._console = Console(
+            highlight=False,
+            markup=False,
+            emoji=False,
+            width=max(WIDTH_MIN, min(console.width, WIDTH_MAX)),
+        )
+
+    def act(self, number: int, title: str) -> None:
+        """A new chapter."""
+        if self._json:
+            self._print_json("act", number=number, title=title)
+            return
+        self._console.print()
+        self._console.print(Text(f"{number}. {title}", style=Tone.ACT), soft_wrap=False)
+
+    def say(
+        self, who: str, text: str, tone: Tone = Tone.PLAIN, *, event: str = "said", **fields: Any
+    ) -> None:
+        """Something happened just now."""
+        if self._json:
+            self._print_json(event, who=who, text=text, **fields)
+            return
+        seconds = (self._clock.now_ms() - self.began) / 1000
+        head = f"{seconds:6.2f}s  {who:<6}  "
+        lines = textwrap.wrap(
+            shown(text), self._console.width - len(head) - 1, break_on_hyphens=False
+        )
+        for number, line in enumerate(lines or [""]):
+            row = Text(head if number == 0 else " " * len(head), style=Tone.DIM)
+            row.stylize(tone or Tone.ACT, len(head) - 8)
+            self._console.print(row.append(line, style=tone), soft_wrap=True)
+
+    def block(self, lines: Sequence[str], tone: Tone = Tone.PLAIN) -> None:
+        """Lines as they are, for people only."""
+        if not self._json:
+            for line in lines:
+                self._console.print(Text(shown(line), style=tone))
+
+    def answer(self, value: Mapping[str, Any]) -> None:
+        """The whole outcome, for programs only."""
+        if self._json:
+            print(as_json(value), flush=True)
+
+    def _print_json(self, event: str, /, **fields: Any) -> None:
+        at = self._clock.now_ms() - self.began
+        print(as_json({"event": event, "at_ms": at, **fields}), flush=True)
