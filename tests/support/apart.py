@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import orjson
+
 from nerve.brain.handles import Session, Turn
 from nerve.brain.ledger.backend import LocalBackend
 from nerve.brain.runtime import DurableRuntime
@@ -107,7 +108,14 @@ class Apart:
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=out,
                 stderr=out,
-                env={**os.environ, **QUICK, **self._own(), **self.environment, **environment},
+                env={
+                    **os.environ,
+                    **QUICK,
+                    **self._own(),
+                    "PYTHONPATH": python_path(),
+                    **self.environment,
+                    **environment,
+                },
             )
         started = Process(process, log)
         self.processes.append(started)
@@ -142,6 +150,12 @@ class Apart:
 
     def _own(self) -> dict[str, str]:
         return {"APART_PLACE": str(self.place)}
+
+
+def python_path() -> str:
+    """As here, and with the modules that tests share."""
+    tests = str(Path(__file__).parents[1])
+    return os.pathsep.join(filter(None, [tests, os.environ.get("PYTHONPATH")]))
 
 
 @asynccontextmanager

@@ -67,8 +67,12 @@ def read_canonical(raw: bytes, *, depth_max: int = DEPTH_MAX) -> JsonValue:
     if raw.count(b"{") + raw.count(b"[") > depth_max or b"\\u0000" in raw:
         raise ValueError("perhaps too deep, or with NUL")
     value: JsonValue = orjson.loads(raw)
+    try:
+        again = orjson.dumps(value, option=_OPTIONS)
+    except TypeError:
+        raise ValueError("with an integer beyond 2^53-1") from None
     # Writing gives the same bytes, so nothing was lost: no second value of a key, no long number.
-    if orjson.dumps(value, option=_OPTIONS) != raw or not _is_plain(value, raw):
+    if again != raw or not _is_plain(value, raw):
         raise ValueError("not canonical, or with floats")
     return value
 

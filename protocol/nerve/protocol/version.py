@@ -39,14 +39,19 @@ class Version(NamedTuple):
         return sender.minor > self.minor
 
 
-@lru_cache(maxsize=64)
 def parse_version(text: object) -> Version:
-    match = _FORM.match(text) if isinstance(text, str) else None
-    if match is None:
+    version = _parsed(text) if isinstance(text, str) else None
+    if version is None:
         raise ProtocolVersion(
             f"the version {_shown(text)}", where="/version", next_step="Write it as major.minor"
         )
-    return Version(int(match[1]), int(match[2]))
+    return version
+
+
+@lru_cache(maxsize=64)
+def _parsed(text: str) -> Version | None:
+    match = _FORM.match(text)
+    return None if match is None else Version(int(match[1]), int(match[2]))
 
 
 def _shown(value: object) -> str:

@@ -3,6 +3,7 @@
 import asyncio
 import os
 from pathlib import Path
+from typing import Any, cast
 
 from nerve.brain.agents.models import ModelAnswer, ModelCall, ModelRequest
 from nerve.brain.agents.react import ReactAgent, ScriptedModel
@@ -49,7 +50,7 @@ async def again(word: str, context: ToolContext) -> dict[str, str]:
 
 
 def answer(request: ModelRequest) -> ModelAnswer:
-    last = request.messages[-1]
+    last = cast("dict[str, Any]", request.messages[-1])
     if last["role"] == "user":
         tool = str(last["text"])
         return ModelAnswer(calls=(ModelCall(tool=tool, arguments={"word": "é"}),))

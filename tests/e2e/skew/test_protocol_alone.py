@@ -7,8 +7,9 @@ import textwrap
 import venv
 from pathlib import Path
 
-import nerve.protocol
 import pytest
+
+import nerve.protocol
 from support.services import required
 
 ROOM = Path(nerve.protocol.__file__).parents[2]
@@ -32,7 +33,7 @@ PROGRAM = """
 @pytest.mark.timeout(240)
 def test_the_protocol_works_where_pydantic_and_jiter_alone_are_installed(tmp_path: Path) -> None:
     venv.create(tmp_path / "venv", with_pip=True)
-    python = tmp_path / "venv" / "bin" / "python"
+    python = str(tmp_path / "venv" / "bin" / "python")
     wanted = ["pydantic", "jiter"]
     pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *wanted]
     installed = subprocess.run(pip, capture_output=True, text=True, timeout=200)

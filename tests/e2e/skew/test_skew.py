@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+
 from nerve.brain.handles import Turn
 from nerve.brain.state.turn import TurnPhase
 from nerve.protocol.version import BUILT
@@ -28,7 +29,7 @@ async def ends_well(at: Apart, turn: Turn, tool: str, attempts: int = 1) -> None
     assert at.effects == effects
 
 
-def versions_on_the_wire(at: Apart) -> tuple[str, str]:
+def versions_on_the_wire(at: Apart) -> tuple[bytes, bytes]:
     """Of the command as Hands keep it, and of the last update as they sent it."""
     (command,) = at.rows("hands-hands", "select command from execution")
     reports = at.rows("hands-hands", "select envelope from report order by sequence desc")
