@@ -16,7 +16,7 @@ NEWEST = sql(
     "select id from definition where agent = :agent order by registered_at desc, version desc limit 1"
 )
 OF_VERSION = sql("select id from definition where agent = :agent and version = :version limit 1")
-AGENTS = sql("select distinct agent from definition order by agent")
+AGENTS = sql("select agent from definition group by agent order by agent")
 PUT = sql(
     "insert into definition"
     " (id, agent, version, harness, state_version, digest, bindings, registered_at)"

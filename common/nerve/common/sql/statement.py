@@ -7,6 +7,10 @@ from operator import itemgetter
 from typing import Any
 
 _NAME = re.compile(r"(?<!:):([a-z_][a-z0-9_]*)")
+_LOCK = re.compile(r" for (?:update|share)(?: of [a-z_, ]+)?(?: skip locked)?(?=\)|$)")
+
+ORDINAL = "ordinal_"
+"""The column by which rows of many executions of one statement are told apart."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,12 +18,15 @@ class Statement:
     """One statement, as it was written and as each driver takes it.
 
     Arguments are positional, which costs drivers less than names: `arguments` puts named ones in
-    the order that both texts number them in.
+    the order that both texts number them in. `for update` and `for share` are for servers: SQLite
+    has one writer and is not shown them. `counted` is the server's text with one argument more, an
+    ordinal that comes back with every row read or written.
     """
 
     text: str
     sqlite: str = field(repr=False)
     postgres: str = field(repr=False)
+    counted: str = field(repr=False)
     names: tuple[str, ...] = field(repr=False)
     arguments: Callable[[Mapping[str, Any]], tuple[Any, ...]] = field(repr=False)
 
@@ -32,13 +39,23 @@ def sql(text: str) -> Statement:
     def numbered(mark: str) -> str:
         return _NAME.sub(lambda match: f"{mark}{names.index(match.group(1)) + 1}", text)
 
+    postgres = numbered("$")
     return Statement(
         text=text,
-        sqlite=numbered("?"),
-        postgres=numbered("$"),
+        sqlite=_LOCK.sub("", numbered("?")),
+        postgres=postgres,
+        counted=_counted(postgres, len(names) + 1),
         names=names,
         arguments=_order(names),
     )
+
+
+def _counted(text: str, number: int) -> str:
+    column = f"${number}::int as {ORDINAL}"
+    if text.startswith("select "):
+        return f"select {column}, {text[len('select ') :]}"
+    joint = "," if " returning " in text else " returning"
+    return f"{text}{joint} {column}"
 
 
 def _order(names: tuple[str, ...]) -> Callable[[Mapping[str, Any]], tuple[Any, ...]]:
