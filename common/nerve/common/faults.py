@@ -224,7 +224,9 @@ def _act(name: str, rule: Rule) -> float:
             os.kill(os.getpid(), signal.SIGKILL)
             time.sleep(60)
         case FaultKind.STOP:
-            os.kill(os.getpid(), signal.SIGSTOP)
+            # To this thread: sent to the process, it would let a thread other than the main one
+            # run on for a while, past the very place at which it is to stand still.
+            signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
         case FaultKind.RAISE:
             raise InjectedFault(f"armed fault at {name}")
         case FaultKind.DELAY:

@@ -137,3 +137,33 @@ def test_several_processes_share_a_log(tmp_path: Path) -> None:
 
 def test_no_log_is_no_hits(tmp_path: Path) -> None:
     assert [] == faults.read_log(tmp_path / "absent.log")
+
+
+IN_A_THREAD = """
+import os, sys, threading
+from nerve.common import faults
+faults.register("unit", ["unit.a"])
+
+def work():
+    faults.point("unit.a")
+    os.write(1, b"past")
+
+threading.Thread(target=work).start()
+while True:
+    pass
+"""
+
+
+def test_a_stop_in_a_thread_lets_nothing_run_past_its_point(tmp_path: Path) -> None:
+    environment = {**os.environ, "NERVE_FAULTS": "unit.a=stop"}
+    for number in range(10):
+        written = tmp_path / str(number)
+        with written.open("wb") as output:
+            child = subprocess.Popen(
+                [sys.executable, "-c", IN_A_THREAD], env=environment, stdout=output
+            )
+        _, status = os.waitpid(child.pid, os.WUNTRACED)
+        child.kill()
+        child.wait(timeout=30)
+        assert os.WIFSTOPPED(status)
+        assert b"" == written.read_bytes()
