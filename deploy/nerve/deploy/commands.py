@@ -352,3 +352,21 @@ def metrics(directory: Directory = STATE, json_lines: Json = False) -> None:
 
     text = text_of(existing(directory))
     _console(json_lines).answer({"text": text}, text.rstrip())
+
+
+@app.command()
+def demo(
+    logs: Annotated[
+        Path | None,
+        typer.Option(help="A folder of log files to investigate; a small set is shipped."),
+    ] = None,
+    keep: Annotated[bool, typer.Option("--keep", help="Leave the folder to look at.")] = False,
+    directory: Annotated[
+        Path | None, typer.Option("--dir", help="Where to play; a temporary folder.")
+    ] = None,
+    json_lines: Json = False,
+) -> None:
+    """Kill Brain and Hands at the worst moments, and prove from outside what happened."""
+    from nerve.deploy.demo import run
+
+    raise typer.Exit(run(logs=logs, keep=keep, json_lines=json_lines, directory=directory))

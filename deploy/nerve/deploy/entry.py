@@ -20,9 +20,12 @@ def run(arguments: Sequence[str]) -> int:
     try:
         return _called(arguments)
     except BrokenPipeError:
-        # Whoever read our output has seen enough.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        return _unread()
+    except SystemExit as ended:
+        # How Typer ends when nobody reads what it prints.
+        if isinstance(ended.__context__, BrokenPipeError):
+            return _unread()
+        return ended.code if isinstance(ended.code, int) else 1
     except KeyboardInterrupt:
         print("Interrupted.", file=sys.stderr)
         return INTERRUPTED
@@ -44,6 +47,12 @@ def _called(arguments: Sequence[str]) -> int:
             raise KeyboardInterrupt from error
         raise
     return code if isinstance(code, int) else 0
+
+
+def _unread() -> int:
+    """Whoever read our output has seen enough."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 0
 
 
 def _usage(error: Exception, text: str, *, as_json: bool) -> int:

@@ -1,0 +1,53 @@
+"""The kit that users test their agents with: real engines, virtual time, faults, a directory that lasts."""
+
+from pathlib import Path
+
+import pytest
+
+from nerve.brain.agents.react import ReactAgent, ScriptedModel
+from nerve.deploy.testing import local_runtime
+from nerve.protocol.catalog import Catalog
+from nerve.protocol.errors import BadInput
+
+SCRIPT = [
+    {"when": {"round": 1}, "calls": [{"tool": "forecast", "arguments": {"city": "Oslo"}}]},
+    {"when": {"tool": "forecast"}, "text": "It will be: $last."},
+]
+
+tools = Catalog(route="hands")
+
+
+@tools.tool
+async def forecast(city: str) -> str:
+    """Tomorrow's weather in a city."""
+    return f"sunny in {city}"
+
+
+def weather() -> ReactAgent:
+    return ReactAgent("weather", version="1", model=ScriptedModel(SCRIPT), tools=tools)
+
+
+@pytest.mark.capability("H9.1", "G1.1")
+async def test_an_agent_answers_on_the_real_engines() -> None:
+    async with local_runtime(weather(), tools) as runtime:
+        assert await runtime.ask("weather", "Oslo?") == "It will be: sunny in Oslo."
+        assert runtime.worker.running == 0
+
+
+@pytest.mark.capability("G1.2", "A4.2")
+async def test_a_directory_that_outlives_the_block_goes_on(tmp_path: Path) -> None:
+    async with local_runtime(weather(), tools, directory=tmp_path) as runtime:
+        session = await runtime.session("s", "weather")
+        turn = await session.submit("r", "Oslo?")
+        await turn.result(20)
+    async with local_runtime(weather(), tools, directory=tmp_path) as runtime:
+        again = await (await runtime.session("s")).submit("r", "Oslo?")
+        assert again.id == turn.id
+        assert (await again.result(20)).text == "It will be: sunny in Oslo."
+
+
+async def test_several_routes_have_no_single_worker() -> None:
+    async with local_runtime(ReactAgent("a", model=ScriptedModel(["hi"]))) as runtime:
+        with pytest.raises(BadInput, match="none"):
+            _ = runtime.worker
+        assert await runtime.ask("a", "hello") == "hi"
