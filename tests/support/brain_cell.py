@@ -122,7 +122,7 @@ async def crash(runtime: DurableRuntime) -> None:
         await parts._inbox.close()
     await parts.relay.close()
     await parts.host.stop_beating()
-    parts.host.drop_lock()
+    await parts.host.drop_lock()
     if running:
         await asyncio.wait(running)
 

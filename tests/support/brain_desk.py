@@ -38,7 +38,7 @@ class Desk:
         self.ledger = backend.ledger
         self.hosts = Hosts(
             backend.ledger,
-            backend.locks,
+            backend.liveness,
             role="brain",
             clock=backend.clock,
             settings=settings,

@@ -160,7 +160,6 @@ async def test_a_session_of_another_agent_is_a_conflict(pair: Pair, cell: Cell) 
         await opened(pair[1], "second")
 
 
-@pytest.mark.capability("A6")
 @pytest.mark.capability("A6.1")
 async def test_closing_with_unfinished_turns_is_refused_and_cancels_nothing(pair: Pair) -> None:
     session = await opened(pair[0])
@@ -199,10 +198,11 @@ async def test_close_against_submit_leaves_no_turn_in_a_closed_session(pair: Pai
     assert outcomes == {"closed", "admitted"}
 
 
-@pytest.mark.capability("A4.1")
 @pytest.mark.capability("A4.2")
+@pytest.mark.capability("A4.3")
 @pytest.mark.capability("A9.1")
-@pytest.mark.capability("A9.3")
+@pytest.mark.capability("A9.2")
+@pytest.mark.capability("A9.4")
 async def test_any_process_rehydrates_handles_and_reads_start_no_agent(cell: Cell) -> None:
     ran: list[str] = []
 
@@ -227,7 +227,7 @@ async def test_any_process_rehydrates_handles_and_reads_start_no_agent(cell: Cel
     assert ran == [turn.id]
 
 
-@pytest.mark.capability("A9.2")
+@pytest.mark.capability("A9.3")
 async def test_starting_without_what_execution_needs_is_a_clear_error(cell: Cell) -> None:
     async def body(ctx: Context, input: Message) -> str:
         return str(await ctx.call("echo", text="x"))

@@ -38,7 +38,7 @@ class Frames:
         warm = self._warm.pop(claimed.thread, None)
         if warm is not None and warm[0] == claimed.digest:
             return warm[1]
-        if claimed.position == 0:
+        if claimed.position == 0 and claimed.digest == GENESIS:
             return _empty(claimed)
         self.cold_restores += 1
         return await self._restore(claimed)
@@ -59,7 +59,10 @@ class Frames:
         frame = _empty(claimed)
         digest = GENESIS
         for row in await self._ledger.read(query):
-            digest = chained(digest, row["entries"], row["state"])
+            stored = row["entries"], row["state"]
+            if not all(isinstance(part, bytes) for part in stored):
+                break
+            digest = chained(digest, *stored)
             if digest != row["digest"]:
                 break
             entries: list[Any] = orjson.loads(row["entries"])

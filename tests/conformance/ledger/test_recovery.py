@@ -1,0 +1,464 @@
+"""A Turn survives its hosts: crashes, failures that are tried again, drains and lost hints."""
+
+import asyncio
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from nerve.brain import DurableRuntime
+from nerve.brain.agents.context import Context
+from nerve.brain.agents.models import ModelAnswer, ModelCall, ModelRequest
+from nerve.brain.agents.react import ReactAgent, ScriptedModel
+from nerve.brain.harness import Checkpoint
+from nerve.brain.state.recovery import RecoveryPolicy
+from nerve.common.clock import VirtualClock
+from nerve.common.sql import sql
+from nerve.protocol.catalog import Catalog
+from nerve.protocol.content import Message
+from nerve.protocol.errors import DefinitionMissing
+from support.brain_cell import Cell, catalog, crash, function, opened, rows
+from support.fake_hands import FakeHands
+from support.waiting import soon, until
+
+RUNS = sql("select number, state, host from run where turn = :turn order by number")
+RUNNING = sql("select host from thread where phase = 'RUNNING'")
+TURN = sql("select phase, retry_count, retry_at, retry_policy, runs from turn where id = :id")
+FIRST_FAILURE = RecoveryPolicy(retries=2, first_seconds=1.0, most_seconds=30.0)
+
+
+class Gate:
+    """A body that stops where the test wants it, and says how often it ran."""
+
+    def __init__(self) -> None:
+        self.entered = 0
+        self.open = asyncio.Event()
+
+    async def __call__(self, ctx: Context, input: Message) -> str:
+        self.entered += 1
+        await self.open.wait()
+        return f"done {input.text}"
+
+
+@pytest.mark.capability("C1.3")
+@pytest.mark.capability("C1.4")
+@pytest.mark.capability("C1.5")
+@pytest.mark.report("U21")
+@pytest.mark.report("U23")
+async def test_what_a_dead_host_ran_is_finished_by_another_unasked(cell: Cell) -> None:
+    stuck, heir = Gate(), Gate()
+    heir.open.set()
+    first = await cell.runtime(function(stuck))
+    session = await opened(first)
+    threads = [await session.open_thread(f"t{n}") for n in range(20)]
+    turns = [await thread.submit(f"r{n}", f"{n}") for n, thread in enumerate(threads)]
+    await until(lambda: stuck.entered == 20, "all run")
+    await crash(first)
+    second = await cell.runtime(function(heir))
+    for n, turn in enumerate(turns):
+        found = await second.get_turn(turn.id)
+        assert (await soon(found.result())).text == f"done {n}"
+        runs = await found.list_runs()
+        assert [run.state for run in runs] == ["LOST", "FINISHED"]
+        steps = await found.list_steps()
+        assert steps[-1].resumed_from_step_id == f"{turn.id}.r1.s1"
+
+
+@pytest.mark.report("U21")
+@pytest.mark.capability("C14.1")
+async def test_no_turn_says_that_it_runs_where_nobody_runs_it(cell: Cell) -> None:
+    stuck = Gate()
+    first = await cell.runtime(function(stuck))
+    turn = await (await opened(first)).submit("r1", "x")
+    await until(lambda: stuck.entered == 1, "it runs")
+    assert (await turn.status()).owner is not None
+    await crash(first)
+    sweeper = await cell.runtime(function(stuck, "unrelated"))
+    found = await sweeper.get_turn(turn.id)
+
+    async def lost() -> bool:
+        return (await found.status()).phase == "WAITING"
+
+    async with asyncio.timeout(10):
+        while not await lost():
+            await asyncio.sleep(0.01)
+    status = await found.status()
+    assert status.owner is None
+    assert status.reasons == ["NO_HOST"]
+    assert "No live host offers the agent agent version 1" in status.why[0]
+
+
+@pytest.mark.capability("C2.2")
+async def test_a_broken_chain_of_checkpoints_is_never_advanced(cell: Cell) -> None:
+    hands = FakeHands()
+    ran: list[str] = []
+
+    async def body(ctx: Context, input: Message) -> str:
+        ran.append(ctx.turn)
+        return str(await ctx.call("echo", text="x"))
+
+    agent = function(body, tools=catalog())
+    runtime = await cell.runtime(agent, hands=hands, warm_frames=0)
+    turn = await (await opened(runtime)).submit("r1", "x")
+    (execution,) = await hands.asked()
+    write(runtime, "update journal set entries = '[\"forged\"]'")
+    await hands.succeed(execution)
+    status = await turn.status()
+    async with asyncio.timeout(10):
+        while "BACKOFF" not in status.reasons:
+            await asyncio.sleep(0.01)
+            status = await turn.status()
+    assert "checkpoint chain" in status.why[0]
+    assert "restore the ledger from a backup" in status.why[0]
+    assert len(ran) == 1
+    assert (await rows(runtime, TURN, id=turn.id))[0]["runs"] == 2
+
+
+@pytest.mark.capability("C2.2")
+@pytest.mark.parametrize(
+    "forgery",
+    [
+        "update journal set state = x'6e756c6c'",
+        "update journal set state = 'null'",
+        "update journal set state = x''",
+        "delete from journal",
+        "update journal set digest = 'sha256:00'",
+        "update thread set digest = 'sha256:00'",
+        "update thread set position = 0",
+    ],
+)
+async def test_a_checkpoint_cannot_be_discarded_or_forged(cell: Cell, forgery: str) -> None:
+    hands = FakeHands()
+
+    async def body(ctx: Context, input: Message) -> str:
+        return str(await ctx.call("echo", text="x"))
+
+    agent = function(body, tools=catalog())
+    runtime = await cell.runtime(agent, hands=hands, warm_frames=0)
+    turn = await (await opened(runtime)).submit("r1", "x")
+    (execution,) = await hands.asked()
+    write(runtime, forgery)
+    await hands.succeed(execution)
+    async with asyncio.timeout(10):
+        while "BACKOFF" not in (await turn.status()).reasons:
+            await asyncio.sleep(0.01)
+    events = (await runtime.get_session(turn.thread.session_key).events()).events
+    assert [event.type for event in events].count("turn.completed") == 0
+
+
+@pytest.mark.capability("C3.1")
+@pytest.mark.law(5)
+async def test_a_committed_answer_is_not_asked_for_again(cell: Cell) -> None:
+    """The answer stands before the local tool that it asked for is entered."""
+    asked: list[str] = []
+    entered = asyncio.Event()
+    local = Catalog()
+
+    @local.tool(idempotent_start=True)
+    async def look(text: str) -> str:
+        """Looks."""
+        entered.set()
+        await hold.wait()
+        return f"saw {text}"
+
+    def answers(request: ModelRequest) -> ModelAnswer:
+        asked.append(request.key)
+        if len(request.messages) == 1:
+            return ModelAnswer(calls=[ModelCall(tool="look", arguments={"text": "it"})])
+        return ModelAnswer(text="answered")
+
+    hold = asyncio.Event()
+    agent = ReactAgent("agent", model=ScriptedModel(answers), local_tools=local)
+    first = await cell.runtime(agent)
+    turn = await (await opened(first)).submit("r1", "x")
+    await soon(entered.wait())
+    await crash(first)
+    hold.set()
+    second = await cell.runtime(agent)
+    found = await second.get_turn(turn.id)
+    assert (await soon(found.result())).text == "answered"
+    assert asked == [f"{turn.id}/model:1", f"{turn.id}/model:2"]
+    status = await found.status()
+    assert status.phase == "COMPLETED"
+
+
+@pytest.mark.capability("C4.1")
+@pytest.mark.capability("C4.2")
+@pytest.mark.capability("C4.3")
+async def test_the_limit_of_rounds_counts_over_restarts_and_begins_anew(cell: Cell) -> None:
+    hands = FakeHands()
+    asked: list[str] = []
+
+    def answers(request: ModelRequest) -> ModelAnswer:
+        asked.append(request.key)
+        return ModelAnswer(calls=[ModelCall(tool="echo", arguments={"text": "again"})])
+
+    agent = ReactAgent("agent", model=ScriptedModel(answers), tools=catalog(), max_iters=3)
+    runtime = await cell.runtime(agent, hands=hands)
+    session = await opened(runtime)
+    for number in (1, 2):
+        turn = await session.submit(f"r{number}", "x")
+        for step in range(3):
+            executions = await hands.asked((number - 1) * 3 + step + 1)
+            await crash(runtime)
+            runtime = await cell.runtime(agent, hands=hands)
+            await hands.succeed(executions[-1], "ok")
+        found = await runtime.get_turn(turn.id)
+        result = await soon(found.result())
+        assert result.failure is not None
+        assert result.failure["code"] == "max_iterations"
+        assert len(asked) == number * 3
+        session = runtime.get_session(session.key)
+
+
+def failing(errors: list[Exception | None], ran: list[int], clock: VirtualClock) -> Any:
+    async def body(ctx: Context, input: Message) -> str:
+        ran.append(clock.now_ms())
+        error = errors.pop(0)
+        if error is not None:
+            raise error
+        return "done"
+
+    return body
+
+
+@pytest.mark.capability("C5.1")
+@pytest.mark.capability("C5.3")
+async def test_io_is_tried_again_with_the_default_budget(still: Cell, clock: VirtualClock) -> None:
+    ran: list[int] = []
+    errors: list[Exception | None] = [
+        ConnectionError("no"),
+        TimeoutError("no"),
+        OSError("no"),
+        None,
+    ]
+    runtime = await still.runtime(function(failing(errors, ran, clock)))
+    turn = await (await opened(runtime)).submit("r1", "x")
+    await advance_until(clock, lambda: len(ran) == 4)
+    assert (await soon(turn.result())).text == "done"
+    waits = [after - before for before, after in pairwise(ran)]
+    assert [1000 <= waits[0] < 1200, 2000 <= waits[1] < 2200, 4000 <= waits[2] < 4200] == [True] * 3
+    assert [run.state for run in await turn.list_runs()] == ["RETRYING"] * 3 + ["FINISHED"]
+
+
+@pytest.mark.capability("C5.2")
+async def test_a_programming_error_is_not_tried_again(cell: Cell) -> None:
+    ran: list[int] = []
+
+    async def body(ctx: Context, input: Message) -> str:
+        ran.append(1)
+        raise KeyError("missing")
+
+    turn = await (await opened(await cell.runtime(function(body)))).submit("r1", "x")
+    result = await soon(turn.result())
+    assert (result.phase, len(ran)) == ("FAILED", 1)
+    assert result.failure is not None
+    assert "missing" in result.failure["message"]
+
+
+@pytest.mark.capability("C5.3")
+async def test_the_budget_ends(still: Cell, clock: VirtualClock) -> None:
+    ran: list[int] = []
+    errors: list[Exception | None] = [OSError(f"no {n}") for n in range(9)]
+    runtime = await still.runtime(function(failing(errors, ran, clock)))
+    turn = await (await opened(runtime)).submit("r1", "x")
+    await advance_until(clock, lambda: len(ran) == 4)
+    result = await soon(turn.result())
+    assert (result.phase, len(ran)) == ("FAILED", 4)
+
+
+@pytest.mark.capability("C5.4")
+@pytest.mark.capability("C5.5")
+async def test_policy_count_and_time_live_on_the_turn(still: Cell, clock: VirtualClock) -> None:
+    """Another host with another policy neither resets nor shortens what the first failure stored."""
+    ran: list[int] = []
+    errors: list[Exception | None] = [OSError("one"), OSError("two"), OSError("three")]
+    body = failing(errors, ran, clock)
+    first = await still.runtime(function(body), policy=FIRST_FAILURE)
+    turn = await (await opened(first)).submit("r1", "x")
+    await advance_until(clock, lambda: len(ran) == 1)
+    await settled(first, turn.id, 1)
+    status = await turn.status()
+    assert status.reasons == ["BACKOFF"]
+    assert status.recovery is not None
+    assert (status.recovery.failures, status.recovery.limit) == (1, 2)
+    assert status.recovery.retry_at == ran[0] + 1000
+    await first.close()
+    generous = RecoveryPolicy(retries=50, first_seconds=0.001, most_seconds=0.001)
+    second = await still.runtime(function(body), policy=generous)
+    assert len(ran) == 1
+    await advance_until(clock, lambda: len(ran) == 3)
+    found = await second.get_turn(turn.id)
+    result = await soon(found.result())
+    assert result.phase == "FAILED"
+    assert 2000 <= ran[2] - ran[1] < 2200
+    events = (await second.get_session(turn.thread.session_key).events(limit=1000)).events
+    recovery = [event.payload for event in events if event.type == "turn.recovery"]
+    assert [each.get("failures") for each in recovery] == [1, 2]
+    assert {each["limit"] for each in recovery} == {2}
+
+
+@pytest.mark.capability("C5.6")
+async def test_shutdown_and_an_incompatible_definition_cost_nothing(
+    still: Cell, clock: VirtualClock
+) -> None:
+    ran: list[int] = []
+    errors: list[Exception | None] = [DefinitionMissing("another build"), asyncio.CancelledError()]  # type: ignore[list-item]
+    runtime = await still.runtime(function(failing([*errors[:1], None], ran, clock)))
+    turn = await (await opened(runtime)).submit("r1", "x")
+    await advance_until(clock, lambda: len(ran) == 2)
+    assert (await soon(turn.result())).text == "done"
+    assert (await rows(runtime, TURN, id=turn.id))[0]["retry_count"] == 0
+
+
+@pytest.mark.report("U105")
+@pytest.mark.report("U104")
+@pytest.mark.report("U106")
+async def test_a_hostile_error_text_is_recorded_and_hurts_nobody(cell: Cell) -> None:
+    class Mute(Exception):
+        def __str__(self) -> str:
+            raise ValueError("no text for you")
+
+    hostile: list[Exception] = [
+        ValueError("nul \x00 inside"),
+        ValueError("lone \ud800 surrogate"),
+        ValueError("long " + "x" * 1_000_000),
+        Mute(),
+    ]
+
+    async def body(ctx: Context, input: Message) -> str:
+        raise hostile[int(input.text)]
+
+    runtime = await cell.runtime(function(body))
+    session = await opened(runtime)
+    for n in range(len(hostile)):
+        turn = await session.submit(f"r{n}", f"{n}")
+        result = await soon(turn.result())
+        assert result.phase == "FAILED"
+        assert result.failure is not None
+        assert len(result.failure["message"]) < 5000
+        assert "\x00" not in result.failure["message"]
+    assert (await session.events(limit=1000)).events
+
+
+@pytest.mark.capability("C8.1")
+@pytest.mark.report("U22")
+async def test_a_drain_waits_keeps_its_lease_and_hands_over_the_rest(cell: Cell) -> None:
+    quick, stuck = Gate(), Gate()
+
+    async def body(ctx: Context, input: Message) -> str:
+        return await (quick if input.text == "quick" else stuck)(ctx, input)
+
+    first = await cell.runtime(function(body))
+    second_gate = Gate()
+    session = await opened(first)
+    one = await (await session.open_thread("one")).submit("r1", "quick")
+    two = await (await session.open_thread("two")).submit("r2", "slow")
+    await until(lambda: quick.entered + stuck.entered == 2, "both run")
+    second = await cell.runtime(function(second_gate))
+    second_gate.open.set()
+    draining = asyncio.ensure_future(first.drain(0.5))
+    await asyncio.sleep(0.1)
+    late = await (await session.open_thread("three")).submit("r3", "late")
+    assert (await soon((await second.get_turn(late.id)).result())).text == "done late"
+    assert second_gate.entered == 1
+    quick.open.set()
+    assert await soon(draining) is False
+    assert (await one.status()).phase == "COMPLETED"
+    found = await second.get_turn(two.id)
+    assert (await soon(found.result())).text == "done slow"
+    assert [run.state for run in await found.list_runs()] == ["HANDED_OVER", "FINISHED"]
+    assert (await rows(second, TURN, id=two.id))[0]["retry_count"] == 0
+
+
+@pytest.mark.capability("C10.1")
+@pytest.mark.capability("C10.2")
+@pytest.mark.law(9)
+async def test_with_every_hint_lost_scans_finish_all_work(
+    cell: Cell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NERVE_HINTS", "off")
+    hands = FakeHands(auto=lambda command: command.arguments["text"])
+
+    async def body(ctx: Context, input: Message) -> str:
+        said = await ctx.gather(*(ctx.call("echo", text=f"{n}") for n in range(3)))
+        return ",".join(said)
+
+    runner = await cell.runtime(function(body, tools=catalog()), hands=hands)
+    api = await cell.runtime()
+    await opened(runner)
+    session = api.get_session((await opened(runner)).key)
+    threads = [await session.open_thread(f"t{n}") for n in range(10)]
+    turns = [await thread.submit("r" + thread.key.thread, "x") for thread in threads]
+    for turn in turns:
+        assert (await soon(turn.result())).text == "0,1,2"
+
+
+async def test_a_harness_that_cannot_settle_is_set_back_and_named(cell: Cell) -> None:
+    stuck = Gate()
+    agent = function(stuck)
+
+    def broken(frame: object, results: object) -> Checkpoint:
+        raise RuntimeError("cannot clean up")
+
+    agent.settle = broken  # type: ignore[method-assign]
+    runtime = await cell.runtime(agent)
+    session = await opened(runtime)
+    turn = await session.submit("r1", "x")
+    await until(lambda: stuck.entered == 1, "it runs")
+    await turn.cancel("c1")
+    stuck.open.set()
+    async with asyncio.timeout(10):
+        while (await turn.status()).phase == "RUNNING":
+            await asyncio.sleep(0.01)
+    status = await turn.status()
+    if status.phase != "COMPLETED":
+        assert "cannot clean up" in " ".join(status.why)
+
+
+@pytest.mark.rule(1)
+@pytest.mark.rule(5)
+async def test_a_host_taken_for_dead_goes_on_as_a_new_incarnation(cell: Cell) -> None:
+    """Its Runs are fenced, another finishes them, and it takes up work again by itself."""
+    stuck, heir = Gate(), Gate()
+    heir.open.set()
+    first = await cell.runtime(function(stuck))
+    turn = await (await opened(first)).submit("r1", "x")
+    await until(lambda: stuck.entered == 1, "it runs")
+    assert first.execution is not None
+    old = first.execution.host.id
+    write(first, f"update host set state = 'RELEASED', released_at = 1 where id = '{old}'")
+    await until(
+        lambda: first.execution is not None and first.execution.host.id != old, "it registers anew"
+    )
+    stuck.open.set()
+    second = await cell.runtime(function(heir))
+    assert (await soon((await second.get_turn(turn.id)).result())).text == "done x"
+    await second.close()
+    again = await (await opened(first)).submit("r2", "y")
+    assert (await soon(again.result())).text == "done y"
+
+
+def write(runtime: DurableRuntime, text: str) -> None:
+    """What no law would write."""
+    import sqlite3
+
+    connection = sqlite3.connect(runtime.ledger.path, timeout=10, isolation_level=None)
+    connection.execute(text)
+    connection.close()
+
+
+async def settled(runtime: DurableRuntime, turn: str, count: int) -> None:
+    async with asyncio.timeout(10):
+        while (await rows(runtime, TURN, id=turn))[0]["retry_count"] != count:
+            await asyncio.sleep(0.001)
+
+
+async def advance_until(clock: VirtualClock, fact: Any, *, step: float = 0.02) -> None:
+    """Move virtual time until a fact holds. Commits take real time: each step leaves them some."""
+    for _ in range(5000):
+        if fact():
+            return
+        await clock.advance(step)
+        await asyncio.sleep(0.002)
+    raise AssertionError("it never happened")
