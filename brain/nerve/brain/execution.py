@@ -52,7 +52,7 @@ class Execution:
         settings = runtime.settings
         self.hosts = Hosts(
             runtime.ledger,
-            runtime.backend.locks,
+            runtime.backend.liveness,
             role="brain",
             clock=runtime.clock,
             settings=settings,

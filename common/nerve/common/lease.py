@@ -15,25 +15,20 @@ takes anything away. It beats from a thread, because a tool may block the event 
 """
 
 import asyncio
-import fcntl
-import os
-import sqlite3
 import threading
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from enum import StrEnum
-from pathlib import Path
 from typing import Any
 
 import orjson
 
-from nerve.common import faults, process
+from nerve.common import process
 from nerve.common.clock import Clock
+from nerve.common.liveness import Lifeline, Liveness, LockSight
 from nerve.common.logs import get_log
 from nerve.common.settings import Settings
-from nerve.common.sql import sqlite
 from nerve.common.sql.law import Row, Tx, law
-from nerve.common.sql.sqlite_ledger import SqliteLedger
+from nerve.common.sql.ledger import Ledger
 from nerve.common.sql.statement import sql
 from nerve.protocol.identity import new_uuid7
 
@@ -46,10 +41,6 @@ REGISTER = sql(
     " values (:id, 'LIVE', :role, :pid, :started, :boot, :offers, :lease_ms, :now)"
 )
 FIRST_BEAT = sql("insert into heartbeat (host, counter) values (:id, 0)")
-BEAT = sql(
-    "update heartbeat set counter = counter + 1 where host = :id"
-    " and exists (select 1 from host where id = :id and state <> 'RELEASED')"
-)
 LIVE = sql("select 1 from host where id = :id and state = 'LIVE'")
 DRAIN = sql("update host set state = 'DRAINING' where id = :id and state = 'LIVE'")
 RELEASE = sql(
@@ -61,19 +52,8 @@ OTHERS = sql(
     " where h.state <> 'RELEASED' and h.id <> :id"
 )
 
-faults.register(
-    "common",
-    ["common.lease.locked", "common.lease.before_unlock", "common.lease.after_unlock"],
-)
-
 Also = Callable[[Tx, str, int], Awaitable[None]]
 """What a room does inside the releasing transaction: `also(tx, incarnation, now)`."""
-
-
-class LockSight(StrEnum):
-    HELD = "HELD"
-    FREE = "FREE"
-    UNSEEN = "UNSEEN"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,14 +132,10 @@ async def require_live(tx: Tx, host: str) -> bool:
 class Host:
     """This process as one incarnation in one ledger."""
 
-    def __init__(
-        self, id: str, lock: Path, ledger: SqliteLedger, clock: Clock, settings: Settings
-    ) -> None:
+    def __init__(self, id: str, lifeline: Lifeline, clock: Clock, settings: Settings) -> None:
         self.id = id
         self._clock = clock
-        self._lock = lock
-        self._descriptor: int | None = None
-        self._ledger = ledger
+        self._lifeline = lifeline
         self._lease_seconds = settings.lease_seconds
         self._interval_seconds = settings.heartbeat_seconds
         self._deadline = 0.0
@@ -178,19 +154,8 @@ class Host:
         """
         return not self.lost.is_set() and self._clock.monotonic() < self._deadline
 
-    def take_lock(self) -> None:
-        descriptor = os.open(self._lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        self._descriptor = descriptor
-        faults.point("common.lease.locked")
-
-    def drop_lock(self) -> None:
-        faults.point("common.lease.before_unlock")
-        if self._descriptor is not None:
-            self._lock.unlink(missing_ok=True)
-            os.close(self._descriptor)
-            self._descriptor = None
-        faults.point("common.lease.after_unlock")
+    async def drop_lock(self) -> None:
+        await self._lifeline.drop()
 
     def start_beating(self) -> None:
         self._deadline = self._clock.monotonic() + self._lease_seconds
@@ -204,16 +169,12 @@ class Host:
             await asyncio.to_thread(thread.join)
 
     def _beat(self) -> None:
-        connection: sqlite3.Connection | None = None
         wait = self._interval_seconds
         while not self._stop.wait(wait):
             began = self._clock.monotonic()
             wait = self._interval_seconds
             try:
-                connection = connection or sqlite.connect(
-                    self._ledger.path, busy_seconds=self._interval_seconds
-                )
-                if connection.execute(BEAT.text, {"id": self.id}).rowcount != 1:
+                if not self._lifeline.beat():
                     self._loop.call_soon_threadsafe(self._lose)
                     break
                 self._deadline = began + self._lease_seconds
@@ -224,8 +185,7 @@ class Host:
                     self._clock.monotonic() - self._deadline + self._lease_seconds
                 )
                 _log.warning("a heartbeat could not be written", cause="heartbeat", error=error)
-        if connection is not None:
-            connection.close()
+        self._lifeline.hang_up()
 
     def _lose(self) -> None:
         if self.lost.is_set():
@@ -264,8 +224,8 @@ class Hosts:
 
     def __init__(
         self,
-        ledger: SqliteLedger,
-        locks: Path,
+        ledger: Ledger,
+        liveness: Liveness,
         *,
         role: str,
         clock: Clock,
@@ -276,7 +236,7 @@ class Hosts:
     ) -> None:
         self.interval_seconds = settings.sweep_seconds
         self._ledger = ledger
-        self._locks = locks
+        self._liveness = liveness
         self._role = role
         self._clock = clock
         self._settings = settings
@@ -290,8 +250,7 @@ class Hosts:
         """Become a LIVE incarnation. The lock is held before the row can be seen."""
         now = self._clock.now_ms()
         id = new_uuid7(now)
-        host = Host(id, self._locks / f"{id}.lock", self._ledger, self._clock, self._settings)
-        host.take_lock()
+        host = Host(id, await self._liveness.take(id), self._clock, self._settings)
         await self._ledger.commit(
             register,
             _Register(
@@ -322,7 +281,7 @@ class Hosts:
         finally:
             self.host = None
             await host.stop_beating()
-            host.drop_lock()
+            await host.drop_lock()
 
     async def run_once(self) -> bool:
         """Look at every other host once and release those that are dead."""
@@ -332,8 +291,9 @@ class Hosts:
             return list(await tx.all(OTHERS, id=me))
 
         rows = await self._ledger.read(query)
+        locks = await self._liveness.look([row["id"] for row in rows]) if rows else {}
         for row in rows:
-            if self._dead(row):
+            if self._dead(row, locks[row["id"]]):
                 await self._release(row["id"])
         known = {row["id"] for row in rows}
         for id in self._seen.keys() - known:
@@ -346,25 +306,26 @@ class Hosts:
         async def query(tx: Tx) -> list[Row]:
             return list(await tx.all(OTHERS, id=""))
 
-        return [self._view(row) for row in await self._ledger.read(query)]
+        rows = await self._ledger.read(query)
+        locks = await self._liveness.look([row["id"] for row in rows])
+        return [_view(row, locks[row["id"]]) for row in rows]
 
     async def _release(self, id: str) -> None:
         released = await self._ledger.commit(
             release, Release(host=id, now=self._clock.now_ms(), also=self._also)
         )
         if released and (self.host is None or id != self.host.id):
-            (self._locks / f"{id}.lock").unlink(missing_ok=True)
+            self._liveness.forget(id)
             _log.warning("released a dead host", host=id, role=self._role)
         if released and self._on_release is not None:
             self._on_release(id)
 
-    def _dead(self, row: Row) -> bool:
+    def _dead(self, row: Row, lock: LockSight) -> bool:
         now = self._clock.monotonic()
         seen = self._seen.setdefault(row["id"], _Seen(row["counter"], now, 0))
         if seen.counter != row["counter"]:
             seen.counter, seen.since, seen.looks = row["counter"], now, 0
         seen.looks += 1
-        lock = self._lock_of(row["id"])
         if lock is not LockSight.FREE:
             seen.lock_lost = None
         elif seen.lock_lost is None:
@@ -378,31 +339,17 @@ class Hosts:
         )
         return dead(sight, lease_seconds=row["lease_ms"] / 1000, grace_seconds=self._grace_seconds)
 
-    def _view(self, row: Row) -> HostView:
-        return HostView(
-            id=row["id"],
-            role=row["role"],
-            state=row["state"],
-            mark=mark_of(row),
-            offers=orjson.loads(row["offers"]),
-            registered_at=row["registered_at"],
-            lock=self._lock_of(row["id"]),
-        )
 
-    def _lock_of(self, id: str) -> LockSight:
-        try:
-            descriptor = os.open(self._locks / f"{id}.lock", os.O_RDWR | os.O_CLOEXEC)
-        except OSError:
-            return LockSight.UNSEEN
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return LockSight.FREE
-        except BlockingIOError:
-            return LockSight.HELD
-        except OSError:
-            return LockSight.UNSEEN
-        finally:
-            os.close(descriptor)
+def _view(row: Row, lock: LockSight) -> HostView:
+    return HostView(
+        id=row["id"],
+        role=row["role"],
+        state=row["state"],
+        mark=mark_of(row),
+        offers=orjson.loads(row["offers"]),
+        registered_at=row["registered_at"],
+        lock=lock,
+    )
 
 
 def mark_of(row: Row) -> process.ProcessMark:

@@ -2,7 +2,6 @@
 
 import asyncio
 from dataclasses import dataclass
-from pathlib import Path
 from typing import final
 
 from nerve.common.broker.port import Broker
@@ -10,6 +9,7 @@ from nerve.common.clock import Clock
 from nerve.common.inbox import InboxLoop
 from nerve.common.lease import Hosts
 from nerve.common.lifecycle import Loop, Scan
+from nerve.common.liveness import Liveness
 from nerve.common.logs import get_log
 from nerve.common.outbox import Relay
 from nerve.common.settings import Settings
@@ -47,7 +47,7 @@ class Setup:
     deployment: str
     slots: int
     missing_seconds: float
-    locks: Path
+    liveness: Liveness
     settings: Settings
     clock: Clock
     metrics: HandsMetrics
@@ -90,7 +90,7 @@ class Assembly:
         self.speaker.relay = self.relay
         self.hosts = Hosts(
             ledger,
-            setup.locks,
+            setup.liveness,
             role=f"hands:{self.route}",
             clock=self.clock,
             settings=self.settings,
@@ -250,7 +250,7 @@ class Assembly:
         await self._register()
         if old is not None:
             await old.stop_beating()
-            old.drop_lock()
+            await old.drop_lock()
         self._poke()
 
     def _scans(self) -> list[Scan]:

@@ -7,6 +7,7 @@ from typing import Self, final
 from nerve.common.broker.port import Broker
 from nerve.common.clock import Clock, SystemClock
 from nerve.common.lease import Host, Hosts
+from nerve.common.liveness import FileLiveness
 from nerve.common.logs import get_log
 from nerve.common.place import StateDirectory
 from nerve.common.settings import Settings
@@ -83,7 +84,7 @@ class WorkerRuntime:
     async def start(self) -> None:
         """Open the ledger, become a live host, begin to work. Raises what the ledger raises."""
         ledger = await self._open()
-        parts = Assembly(self._setup(), ledger, self._tools or self._function_tools())
+        parts = Assembly(self._setup(ledger), ledger, self._tools or self._function_tools())
         self._parts = parts
         try:
             await parts.start()
@@ -180,13 +181,13 @@ class WorkerRuntime:
         place.made(name)
         return ledger
 
-    def _setup(self) -> Setup:
+    def _setup(self, ledger: SqliteLedger) -> Setup:
         return Setup(
             route=self.route,
             deployment=self.deployment,
             slots=self._slots,
             missing_seconds=self._missing_seconds,
-            locks=self._place().locks,
+            liveness=FileLiveness(self._place().locks, ledger.path),
             settings=self.settings,
             clock=self._clock,
             metrics=self.metrics,

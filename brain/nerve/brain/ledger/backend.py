@@ -7,6 +7,7 @@ from typing import Protocol, Self
 
 from nerve.brain.ledger.schema import SCHEMA
 from nerve.common.clock import Clock, SystemClock
+from nerve.common.liveness import FileLiveness, Liveness
 from nerve.common.objects.files import FileObjects
 from nerve.common.objects.port import ObjectStore
 from nerve.common.place import StateDirectory
@@ -29,7 +30,7 @@ class SessionBackend(Protocol):
     def objects(self) -> ObjectStore: ...
 
     @property
-    def locks(self) -> Path: ...
+    def liveness(self) -> Liveness: ...
 
     @property
     def clock(self) -> Clock: ...
@@ -46,8 +47,8 @@ class LocalBackend:
     clock: Clock
 
     @property
-    def locks(self) -> Path:
-        return self.directory.locks
+    def liveness(self) -> Liveness:
+        return FileLiveness(self.directory.locks, self.ledger.path)
 
     @classmethod
     def open(
