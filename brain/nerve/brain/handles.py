@@ -13,8 +13,8 @@ from nerve.brain.watch import EventPage, TurnResult
 from nerve.brain.why import TurnStatus, blocked_status, status
 from nerve.common.sql import Row, Tx
 from nerve.protocol.canonical import canonical_bytes, digest
-from nerve.protocol.content import Content, as_content
-from nerve.protocol.errors import BadInput
+from nerve.protocol.content import Content, Message, Role, as_content
+from nerve.protocol.errors import BadInput, TooLarge
 from nerve.protocol.events import PublicEvent
 from nerve.protocol.identity import (
     MAIN_THREAD,
@@ -103,21 +103,14 @@ class Thread:
             DiskFull, LedgerUnavailable: nothing was admitted, or nobody knows; repeat the same id.
         """
         check_request_id(request_id)
-        message = as_content(content)
-        encoded = canonical_bytes(message.to_json())
-        if len(encoded) > CONTENT_BYTES_MAX:
-            raise BadInput(
-                f"the content has {len(encoded)} bytes; the limit is {CONTENT_BYTES_MAX}",
-                where="content",
-                next_step="send less, or a URL to it",
-            )
+        message, content_digest = _said_by_user(content)
         now = self.runtime.now()
         admitted = await self.runtime.ledger.commit(
             submit,
             Submit(
                 thread=self.key,
                 request_id=request_id,
-                digest=digest(encoded),
+                digest=content_digest,
                 content=message,
                 turn=new_turn_id(now),
                 now=now,
@@ -227,3 +220,22 @@ class Turn:
             return await queries.intents(tx, self.id)
 
         return [ToolView.of(row) for row in await self.runtime.ledger.read(query)]
+
+
+def _said_by_user(content: Content) -> tuple[Message, str]:
+    """The message that enters the Thread, and its digest. Raises BadInput."""
+    message = as_content(content)
+    if message.role is not Role.USER:
+        raise BadInput(
+            f"a message of the role {message.role} cannot be submitted",
+            where="content/role",
+            next_step="submit what the user says: the role user, or no role at all",
+        )
+    encoded = canonical_bytes(message.to_json())
+    if len(encoded) > CONTENT_BYTES_MAX:
+        raise TooLarge(
+            f"the content has {len(encoded)} bytes; the limit is {CONTENT_BYTES_MAX}",
+            where="content",
+            next_step="send less, or a URL to it",
+        )
+    return message, digest(encoded)

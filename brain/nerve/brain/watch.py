@@ -146,7 +146,7 @@ class Watch:
         turn: str | None = None,
         run: str | None = None,
     ) -> EventPage:
-        """Raises BadInput, UnknownSession; Conflict where a Turn is not of the Thread."""
+        """Raises BadInput, UnknownSession, UnknownThread; Conflict where a Turn is not of the Thread."""
         if (turn is not None and thread is None) or (run is not None and turn is None):
             raise BadInput(
                 "a Turn filter needs its Thread, and a Run filter its Turn",
@@ -158,6 +158,8 @@ class Watch:
             session = await queries.session(tx, key.id)
             if turn is not None:
                 await _check_owner(tx, key, thread, turn, run)
+            elif thread is not None:
+                await queries.thread(tx, key.thread(thread).id)
             rows = await queries.events(tx, key.id, after=sequence_of(after), limit=limit)
             wanted = [row for row in rows if _passes(row, key, thread, turn, run)]
             last = rows[-1]["sequence"] if rows else sequence_of(after)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from nerve.brain.ledger.cancel import FIND as FIND_TURN
 from nerve.brain.ledger.cancel import unknown_turn
 from nerve.brain.ledger.sessions import FIND as FIND_SESSION
-from nerve.brain.ledger.sessions import unknown_session
+from nerve.brain.ledger.sessions import FIND_THREAD, unknown_session, unknown_thread
 from nerve.common.sql import Row, Tx, sql
 from nerve.protocol.errors import BadInput
 from nerve.protocol.updates import LedgerMark
@@ -69,6 +69,13 @@ async def session(tx: Tx, id: str) -> Row:
     row = await tx.one(FIND_SESSION, id=id)
     if row is None:
         raise unknown_session(id)
+    return row
+
+
+async def thread(tx: Tx, id: str) -> Row:
+    row = await tx.one(FIND_THREAD, id=id)
+    if row is None:
+        raise unknown_thread(id)
     return row
 
 
