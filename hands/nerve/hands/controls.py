@@ -92,7 +92,9 @@ class Controls:
             case RouteQuery():
                 for question in body.questions:
                     cell = body.reply_to.cell
-                    await self._answers.state(question.execution, cell=cell, namespace=namespace)
+                    await self._answers.state(
+                        question.execution, cell=cell, namespace=namespace, grouped=True
+                    )
             case ReplayUpdates():
                 cell = body.reply_to.cell
                 await self._answers.replay(
@@ -115,6 +117,12 @@ class Controls:
             now=self._clock.now_ms(),
         )
         found = await self._ledger.commit(request_cancel, unit)
+        if found is Cancelled.FOREIGN:
+            raise BadInput(
+                f"execution {body.execution} is not one of namespace {body.namespace}",
+                where="namespace",
+                next_step="name the namespace of the Session that asked for it",
+            )
         if found in (Cancelled.REQUESTED, Cancelled.ALREADY_REQUESTED):
             self._engine.cancel(body.execution)
             self._cancelled(body.execution)

@@ -18,6 +18,7 @@ from nerve.common.logs import get_log
 from nerve.common.sql import Ledger
 from nerve.hands.ledger.finish import Finish, finish
 from nerve.hands.ledger.pages import Append, append_output
+from nerve.hands.ledger.release import Abandon, abandon
 from nerve.hands.ledger.reports import Speaker
 from nerve.hands.metrics import HandsMetrics
 from nerve.hands.output import Output
@@ -176,7 +177,9 @@ class Engine:
         execution = run.command.execution
         try:
             await faults.apoint("hands.engine.started")
-            if await self._may_enter(run):
+            if self._closed:
+                await self._hand_back(run)
+            elif await self._may_enter(run):
                 faults.point("hands.engine.before_tool")
                 await self._enter(run)
         except Exception as error:
@@ -195,6 +198,18 @@ class Engine:
                 return True
             await self._clock.sleep(ALIVE_SECONDS)
         return False
+
+    async def _hand_back(self, run: Running) -> None:
+        """It came too late to be entered here, so that any host may start it."""
+        unit = Abandon(
+            id=run.command.execution,
+            host=run.host,
+            token=run.token,
+            entered=False,
+            speaker=self._speaker,
+            now=self._clock.now_ms(),
+        )
+        await self._ledger.commit(abandon, unit)
 
     async def _enter(self, run: Running) -> None:
         execution = run.command.execution

@@ -42,7 +42,11 @@ class HandsMetrics:
         self.outbox_age = Gauge(
             "nerve_hands_outbox_oldest_seconds", "age of the oldest of them", ("route",)
         )
-        self.held = Gauge("nerve_hands_executions_now", "executions by state", ("route", "state"))
+        self.held = Gauge(
+            "nerve_hands_open_executions",
+            "executions that are not settled, by state",
+            ("route", "state"),
+        )
         self.blocked = Counter(
             "nerve_hands_loop_blocked", "times that a tool blocked the event loop", ("route",)
         )

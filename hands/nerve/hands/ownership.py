@@ -58,7 +58,8 @@ class Ownership:
         return False
 
     async def _recover(self, host: Host, execution: str, token: int) -> None:
-        if not self._engine.has_entered(execution, token):
+        entered = self._engine.has_entered(execution, token)
+        if not entered and self._engine.accepting:
             row = await self._ledger.read(lambda tx: read_row(tx, execution))
             if row is None or (row["host"], row["token"]) != (host.id, token):
                 return
@@ -76,6 +77,7 @@ class Ownership:
             id=execution,
             host=host.id,
             token=token,
+            entered=entered,
             speaker=self._speaker,
             now=self._clock.now_ms(),
         )

@@ -16,11 +16,12 @@ from nerve.common.logs import get_log
 from nerve.common.sql import Ledger, Row
 from nerve.hands.ledger.answers import Output, Present, output, position, present, recorded
 from nerve.hands.ledger.progress import Progress, report_progress
+from nerve.hands.ledger.records import read_row
 from nerve.hands.ledger.reports import Speaker
 from nerve.hands.ledger.seals import sealed, wire_pages
 from nerve.protocol.controls import ReadOutput
 from nerve.protocol.envelope import Body, open_envelope
-from nerve.protocol.errors import TooLarge
+from nerve.protocol.errors import BadInput, TooLarge
 from nerve.protocol.execution import Effect, ExecutionResult, ExecutionState
 from nerve.protocol.output import PAGE_BYTES_MAX, OutputPage, OutputSeal
 from nerve.protocol.updates import (
@@ -132,10 +133,17 @@ class Answers:
         self._waiting: dict[str, list[bytes]] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
-    async def state(self, execution: str, *, cell: str, namespace: str) -> None:
-        """The present state, or that there is none."""
+    async def state(
+        self, execution: str, *, cell: str, namespace: str, grouped: bool = False
+    ) -> None:
+        """The present state, or that there is none.
+
+        A grouped question concerns many namespaces at once; another one must name the right one.
+        """
         found = await self._ledger.read(lambda tx: present(tx, execution))
         row = found.row
+        if row is not None and not grouped:
+            check_namespace(row, namespace)
         if row is None:
             self._absent(execution, found, cell=cell, namespace=namespace)
         elif row["sequence"] == 0:
@@ -158,6 +166,9 @@ class Answers:
         raws = await self._ledger.read(
             lambda tx: recorded(tx, execution, from_sequence, REPLAY_MAX)
         )
+        row = await self._ledger.read(lambda tx: read_row(tx, execution))
+        if row is not None:
+            check_namespace(row, namespace)
         if raws:
             self._send(cell, raws)
         else:
@@ -166,7 +177,7 @@ class Answers:
     async def read_output(self, question: ReadOutput, *, namespace: str) -> None:
         limit = min(question.limit, OUTPUT_BYTES_MAX)
         while True:
-            body = await self._output(question, limit)
+            body = await self._output(question, limit, namespace)
             cell = question.reply_to.cell
             if body is None:
                 await self.state(question.execution, cell=cell, namespace=namespace)
@@ -230,7 +241,9 @@ class Answers:
             older_commands_arriving=now < self._speaker.late_until,
         )
 
-    async def _output(self, question: ReadOutput, limit: int) -> OutputPageUpdate | None:
+    async def _output(
+        self, question: ReadOutput, limit: int, namespace: str
+    ) -> OutputPageUpdate | None:
         rows = limit // PAGE_BYTES_MAX + 3
         found = await self._ledger.read(
             lambda tx: output(
@@ -239,6 +252,7 @@ class Answers:
         )
         if found is None:
             return None
+        check_namespace(found.row, namespace)
         cut = wire_pages(question.execution, iter(found.pages), offset=question.offset, limit=limit)
         pages = tuple(cut)
         end = max((page.end for page in pages), default=question.offset)
@@ -290,3 +304,13 @@ def _result_of(raw: bytes | None) -> ExecutionResult | None:
         return None
     body = open_envelope(raw).body
     return body.result if isinstance(body, ExecutionUpdate) else None
+
+
+def check_namespace(row: Row, namespace: str) -> None:
+    """Raises BadInput where a message names another tenant than the execution has."""
+    if row["namespace"] != namespace:
+        raise BadInput(
+            f"execution {row['id']} is not one of namespace {namespace}",
+            where="namespace",
+            next_step="name the namespace of the Session that asked for it",
+        )

@@ -5,7 +5,7 @@ from typing import final
 from nerve.common.clock import Clock
 from nerve.common.outbox import depth
 from nerve.common.sql import Ledger
-from nerve.hands.ledger.answers import counts
+from nerve.hands.ledger.answers import open_counts
 from nerve.hands.ledger.settle import anything_to_forget, forget
 from nerve.hands.metrics import HandsMetrics
 from nerve.protocol.execution import ExecutionState
@@ -43,8 +43,10 @@ class Census:
 
     async def run_once(self) -> bool:
         route = self._metrics.route
-        found = await self._ledger.read(counts)
+        found = await self._ledger.read(open_counts)
         for state in ExecutionState:
+            if state.is_settled:
+                continue
             self._metrics.held.set(found.get(state, 0), route, state)
         rows, oldest = await self._ledger.read(depth)
         age = 0.0 if oldest is None else (self._clock.now_ms() - oldest) / 1000

@@ -5,14 +5,13 @@ from pathlib import Path
 import pytest
 
 from nerve.hands import AuthorizationRequest
-from nerve.hands.ledger.answers import counts
 from nerve.protocol.catalog import Catalog
 from nerve.protocol.commands import ReplyTo, StartCommand
 from nerve.protocol.controls import Question, SettledExecutions
 from nerve.protocol.execution import ExecutionState
 from nerve.protocol.updates import Absence
 from support.hands_place import Bench, place
-from support.hands_world import CELL
+from support.hands_world import CELL, Asker
 from support.waiting import until
 
 S = ExecutionState
@@ -126,9 +125,8 @@ async def test_the_metrics_say_what_the_ledger_says(tmp_path: Path) -> None:
         await here.executor.start([here.asker.seal(each) for each in commands])
         await here.told.ends(each.execution for each in commands)
         await until(lambda: here.worker.running == 0, "all runs are over")
-        found = await here.worker.ledger.read(counts)
         metrics = here.worker.metrics
-        assert found == {"SUCCEEDED": 30}
+        assert await here.count("execution where state = 'SUCCEEDED'") == 30
         assert metrics.executions.value("hands", "SUCCEEDED", "completed") == 30
         assert metrics.running.value("hands") == 0
 
@@ -150,3 +148,20 @@ async def test_a_failing_tool_leaves_nothing_behind_in_memory(tmp_path: Path) ->
         parts = here.worker.assembly
         await until(lambda: parts.relay.depth() == 0, "all updates are confirmed")
         assert (parts.engine.unfinished, parts.progresses.watched) == (0, 0)
+
+
+@pytest.mark.report("U50")
+async def test_a_control_of_another_namespace_reads_and_changes_nothing(tmp_path: Path) -> None:
+    bench = Bench()
+    async with place(tmp_path, bench.catalog()) as here:
+        execution = await here.start("hold")
+        await until(lambda: bench.effects == [execution], "the tool was entered")
+        stranger = Asker(here.asker.catalog, namespace="other")
+        questions = (stranger.query, stranger.cancel, stranger.replay, stranger.read_output)
+        await here.executor.control([ask(execution) for ask in questions])
+        row = await here.row(execution)
+        assert (row["state"], row["cancel_requested_at"]) == (S.STARTED, None)
+        assert await here.count("refused") == 4
+        bench.gate.set()
+        await here.told.end(execution)
+        assert (here.told.snapshots, here.told.outputs) == ({}, {})

@@ -215,7 +215,14 @@ async def test_only_the_owner_can_abandon_an_execution(book: Book, other: Book) 
     await book.admit(command)
 
     async def give_up(by: Book) -> bool:
-        unit = Abandon(id=command.id, host=by.host, token=1, speaker=by.speaker, now=by.now)
+        unit = Abandon(
+            id=command.id,
+            host=by.host,
+            token=1,
+            entered=True,
+            speaker=by.speaker,
+            now=by.now,
+        )
         return await by.ledger.commit(abandon, unit)
 
     assert [await give_up(other), await give_up(book), await give_up(book)] == [False, True, False]
@@ -321,3 +328,14 @@ async def test_a_command_meant_for_a_ledger_that_this_one_replaced_is_unknown(bo
     [update] = await book.updates(lost.id)
     assert (update.state, update.code) == (S.UNKNOWN, "ledger_replaced")
     assert (await book.admit(lost))[0].admission is Admission.KNOWN
+
+
+async def test_what_its_owner_never_entered_waits_for_another_start(book: Book) -> None:
+    command = book.command()
+    await book.admit(command)
+    unit = Abandon(
+        id=command.id, host=book.host, token=1, entered=False, speaker=book.speaker, now=book.now
+    )
+    assert await book.ledger.commit(abandon, unit) is True
+    [again] = (await start_waiting(book)).started
+    assert (again.id, again.attempt, again.token) == (command.id, 2, 3)

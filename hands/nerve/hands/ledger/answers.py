@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from nerve.common.sql import Row, Tx, sql
-from nerve.hands.ledger.conditions import OWNED, UNKNOWN
+from nerve.hands.ledger.conditions import OWNED, READY, UNKNOWN
 from nerve.hands.ledger.pages import read_pages
 from nerve.hands.ledger.records import read_row
 from nerve.hands.ledger.reports import LAST, POSITION, REPLAY
@@ -12,7 +12,12 @@ from nerve.hands.ledger.reports import LAST, POSITION, REPLAY
 BARRED = sql("select code, reason from barred where execution = :id")
 OPEN_UNKNOWN = sql(f"select * from execution where {UNKNOWN} order by ended_at, id limit :limit")
 MINE = sql(f"select id, token, cancel_requested_at from execution where host = :host and {OWNED}")
-COUNTS = sql("select state, count(*) as number from execution group by state")
+# Each part has a partial index: what has ended is not counted, there may be millions of it.
+OPEN_COUNTS = (
+    sql(f"select state, count(*) as number from execution where {READY} group by state"),
+    sql(f"select state, count(*) as number from execution where {OWNED} group by state"),
+    sql(f"select state, count(*) as number from execution where {UNKNOWN} group by state"),
+)
 OBSERVATIONS = sql("select * from observation where execution = :execution order by id")
 
 
@@ -74,8 +79,12 @@ async def open_unknown(tx: Tx, limit: int) -> Sequence[Row]:
     return await tx.all(OPEN_UNKNOWN, limit=limit)
 
 
-async def counts(tx: Tx) -> dict[str, int]:
-    return {row["state"]: row["number"] for row in await tx.all(COUNTS)}
+async def open_counts(tx: Tx) -> dict[str, int]:
+    """How many executions there are of each state that is not settled."""
+    found: dict[str, int] = {}
+    for statement in OPEN_COUNTS:
+        found |= {row["state"]: row["number"] for row in await tx.all(statement)}
+    return found
 
 
 async def observations(tx: Tx, execution: str) -> Sequence[Row]:

@@ -30,6 +30,7 @@ class Cancelled(StrEnum):
     REQUESTED = "requested"
     ALREADY_REQUESTED = "already_requested"
     ENDED = "ended"
+    FOREIGN = "foreign"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +49,8 @@ async def request_cancel(tx: Tx, unit: Cancel) -> Cancelled:
     if row is None:
         await _bury(tx, unit)
         return Cancelled.CONFIRMED
+    if row["namespace"] != unit.namespace:
+        return Cancelled.FOREIGN
     record = record_of(row)
     decided = cancel(record)
     if record.state.is_terminal:

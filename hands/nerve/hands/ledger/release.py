@@ -7,6 +7,7 @@ from nerve.hands.ledger.conditions import OWNED
 from nerve.hands.ledger.records import read_row, record_of
 from nerve.hands.ledger.reports import Speaker, move
 from nerve.hands.state.record import FINISHABLE, lost
+from nerve.protocol.execution import Effect, ExecutionState
 
 OWNED_BY = sql(f"select * from execution where host = :host and {OWNED} order by id")
 REPEAT = sql(
@@ -23,22 +24,31 @@ async def release_executions(tx: Tx, host: str, now: int, speaker: Speaker) -> N
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Abandon:
+    """`entered` is False where the owner knows that it never came to the tool."""
+
     id: str
     host: str
     token: int
+    entered: bool
     speaker: Speaker
     now: int
 
 
 @law("hands.abandon", keys=lambda unit: (unit.id,))
 async def abandon(tx: Tx, unit: Abandon) -> bool:
-    """A living host says that it lost track of one execution; False where it owns it no more."""
+    """A living host gives up one execution; False where it owns it no more.
+
+    One that was never entered waits for another start, whatever its binding says.
+    """
     row = await read_row(tx, unit.id)
     if row is None or (row["host"], row["token"]) != (unit.host, unit.token):
         return False
     if record_of(row).state not in FINISHABLE:
         return False
-    await _lose(tx, row, unit.speaker, unit.now)
+    if unit.entered:
+        await _lose(tx, row, unit.speaker, unit.now)
+    else:
+        await _free(tx, row)
     return True
 
 
@@ -47,12 +57,16 @@ async def _lose(tx: Tx, row: Row, speaker: Speaker, now: int) -> None:
     assert to is not None, row["id"]
     if to.state.is_terminal:
         await move(tx, speaker, row, to, now=now)
-        return
+    else:
+        await _free(tx, row)
+
+
+async def _free(tx: Tx, row: Row) -> None:
     await tx.run(
         REPEAT,
         id=row["id"],
         token=row["token"],
         before=row["state"],
-        state=to.state,
-        effect=to.effect,
+        state=ExecutionState.RECOVERING,
+        effect=Effect.UNCONFIRMED,
     )
