@@ -18,6 +18,8 @@ OPEN_COUNTS = (
     sql(f"select state, count(*) as number from execution where {OWNED} group by state"),
     sql(f"select state, count(*) as number from execution where {UNKNOWN} group by state"),
 )
+# Reads the whole table: for a scrape or a person, never for a loop of a worker.
+COUNTS = sql("select state, count(*) as number from execution group by state")
 OBSERVATIONS = sql("select * from observation where execution = :execution order by id")
 
 
