@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from bench.peers import nerve_2p_peer
-from bench.peers.nerve_app import agent, tools
+from bench.peers.nerve_app import agent_with, tools
 from nerve.brain.runtime import DurableRuntime
 from nerve.deploy.host import local_host
 
@@ -16,7 +16,7 @@ class Peer(nerve_2p_peer.Peer):
         return {}
 
     async def _open(self) -> DurableRuntime:
-        opening = local_host([agent], tools, self._directory)
+        opening = local_host([agent_with(tools)], tools, self._directory)
         host = await self._stack.enter_async_context(opening)
         assert host.runtime is not None
         return host.runtime

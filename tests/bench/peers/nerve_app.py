@@ -1,11 +1,14 @@
 """The benchmark's agent: one scripted answer that calls the tool, one that ends the Turn."""
 
-from pathlib import Path
+from typing import Any, cast
 
 from bench.peers import work
+from nerve.brain.agents.models import ModelAnswer, ModelCall, ModelRequest
 from nerve.brain.agents.react import ReactAgent
 from nerve.brain.agents.scripted import ScriptedModel
 from nerve.protocol.catalog import Catalog
+
+WAIT = "wait-"
 
 tools = Catalog(route="hands")
 nowhere = Catalog(route="nowhere")
@@ -23,10 +26,20 @@ async def absent(turn: str) -> str:
     raise NotImplementedError(turn)
 
 
-script = Path(__file__).with_name("nerve_script.yaml")
-agent = ReactAgent(
-    "bench",
-    version="1",
-    model=ScriptedModel.from_file(script),
-    tools=tools.merge(nowhere),
-)
+def answer(request: ModelRequest) -> ModelAnswer:
+    """The same two answers that every peer scripts; the turn's id stands in what the user said."""
+    last = cast("dict[str, Any]", request.messages[-1])
+    if last["role"] == "user":
+        turn = last["text"].partition("-")[2]
+        name = "absent" if last["text"].startswith(WAIT) else work.model_1(turn)["tool"]
+        return ModelAnswer(calls=(ModelCall(tool=name, arguments={"turn": turn}),))
+    asked = cast("dict[str, Any]", request.messages[-2])
+    turn = asked["calls"][0]["arguments"]["turn"]
+    return ModelAnswer(text=work.model_2(turn, last["text"]))
+
+
+def agent_with(catalog: Catalog) -> ReactAgent:
+    return ReactAgent("bench", version="1", model=ScriptedModel(answer), tools=catalog)
+
+
+agent = agent_with(tools.merge(nowhere))
