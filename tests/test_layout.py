@@ -30,6 +30,11 @@ def all_modules() -> list[Path]:
     return [*room_modules(), *sorted((ROOT / "tests").rglob("*.py"))]
 
 
+def sized_modules() -> list[Path]:
+    """All but migrations: what those did to a ledger stays as it was written."""
+    return [path for path in all_modules() if path.parent.name != "versions"]
+
+
 def parse(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"), str(path))
 
@@ -79,7 +84,7 @@ def test_every_module_says_which_duty_lives_in_it() -> None:
 
 
 def test_no_module_is_longer_than_the_limit() -> None:
-    long = [path for path in all_modules() if line_count(path) > MODULE_LINES_MAX]
+    long = [path for path in sized_modules() if line_count(path) > MODULE_LINES_MAX]
     assert [f"{place(path)} has {line_count(path)} lines" for path in long] == []
 
 
@@ -90,7 +95,7 @@ def line_count(path: Path) -> int:
 def test_no_function_is_longer_than_the_limit() -> None:
     lengths = [
         (place(path, function.lineno), function.name, length_without_docstring(function))
-        for path in all_modules()
+        for path in sized_modules()
         for function in functions(parse(path))
     ]
     assert [entry for entry in lengths if entry[2] > FUNCTION_LINES_MAX] == []
