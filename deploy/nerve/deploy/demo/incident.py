@@ -14,7 +14,7 @@ from nerve.brain.agents.http import HttpModel
 from nerve.brain.agents.react import ReactAgent
 from nerve.common import faults
 from nerve.deploy.demo import places
-from nerve.deploy.demo.logfiles import TROUBLE, Found, LogFile, find, listing, size_of
+from nerve.deploy.demo.logfiles import TROUBLE, Found, LogFile, find, listing, number_of, size_of
 from nerve.protocol.catalog import Catalog
 from nerve.protocol.signature import ToolContext
 
@@ -74,7 +74,7 @@ class _Room:
         names = ", ".join(each.name for each in found.files) or "none"
         left = f"; {len(found.skipped)} cannot be read as text" if found.skipped else ""
         size = size_of(sum(each.size for each in found.files))
-        return f"{len(found.files)} logs, {size}: {names}{left}."
+        return f"{number_of(len(found.files), 'log')}, {size}: {names}{left}."
 
     def count_trouble(self, context: ToolContext, log: str) -> str:
         """How many lines of a log tell of trouble, and from when to when."""
@@ -94,7 +94,8 @@ class _Room:
         file = listing(self._logs).file(log)
         found = find(file, re.compile(re.escape(words.encode()), re.IGNORECASE))
         first = f", the first: {found.first}" if found.first else ""
-        return f"{_where(file, found)}: {found.matches} lines with '{words}'{first}"
+        lines = number_of(found.matches, "line")
+        return f"{_where(file, found)}: {lines} with '{words}'{first}"
 
     def open_ticket(self, context: ToolContext, title: str) -> str:
         """Open a ticket. To open it twice would be wrong."""

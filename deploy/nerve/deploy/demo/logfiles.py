@@ -143,6 +143,11 @@ def size_of(count: int) -> str:
     return f"{count} bytes"
 
 
+def number_of(count: int, name: str) -> str:
+    """A number of things for people."""
+    return f"{count} {name}" if count == 1 else f"{count} {name}s"
+
+
 def _check(folder: Path) -> None:
     if folder.is_file():
         raise BadInput(
@@ -169,6 +174,7 @@ def _entries(folder: Path) -> Iterator[tuple[Path, str]]:
     for place, folders, names in os.walk(folder):
         depth = len(Path(place).relative_to(folder).parts)
         folders[:] = sorted(folders) if depth + 1 < DEPTH_MAX else []
+        count += len(folders)
         for name in sorted(names):
             count += 1
             if count > ENTRIES_MAX:
@@ -178,8 +184,9 @@ def _entries(folder: Path) -> Iterator[tuple[Path, str]]:
 
 
 def _name(path: Path) -> str:
-    # Names are bytes to the system and text on the wire.
-    return shown(os.fsencode(path).decode("utf-8", "backslashreplace"))
+    # Names are bytes to the system; in a message they are text on one line.
+    text = os.fsencode(path).decode("utf-8", "backslashreplace")
+    return shown(text).replace("\n", "\\n").replace("\t", "\\t")
 
 
 def _problem(path: Path, found: os.stat_result) -> str | None:

@@ -49,14 +49,27 @@ def run(
     voice = Voice(SystemClock(), json_lines=json_lines)
     try:
         _open(root, folder, play, voice)
-        code = asyncio.run(_interruptible(root, play, voice, SystemClock()))
+        outcome = asyncio.run(_interruptible(root, play, voice, SystemClock()))
     except Exception as error:
-        return _failed(error, root, voice)
-    if code == DONE and (keep or directory is not None):
-        _kept(root, voice)
+        if not isinstance(error, BrokenPipeError):
+            return _failed(error, root, voice)
+        _left(root, directory)
+        raise
+    except BaseException:
+        # Interrupted, or whoever read along has seen enough, which rich tells by SystemExit.
+        _left(root, directory)
+        raise
+    if isinstance(outcome, Outcome) and (keep or directory is not None):
+        _kept(root, outcome.result.turn, voice)
     else:
+        _left(root, directory)
+    return DONE if isinstance(outcome, Outcome) else outcome
+
+
+def _left(root: Path, directory: Path | None) -> None:
+    """Take the folder away, unless somebody named it."""
+    if directory is None:
         places.remove(root)
-    return code
 
 
 def _open(root: Path, folder: Path, play: Scenario, voice: Voice) -> None:
@@ -72,8 +85,8 @@ def _open(root: Path, folder: Path, play: Scenario, voice: Voice) -> None:
         voice.say("demo", f"left out: {more} more", Tone.DIM)
 
 
-async def _interruptible(root: Path, play: Scenario, voice: Voice, clock: Clock) -> int:
-    """Play; on a signal end every process at once and say so."""
+async def _interruptible(root: Path, play: Scenario, voice: Voice, clock: Clock) -> Outcome | int:
+    """Play; on a signal end every process at once, say so, and return an exit code."""
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
     assert task is not None
     heard: list[int] = []
@@ -93,7 +106,7 @@ async def _interruptible(root: Path, play: Scenario, voice: Voice, clock: Clock)
         return SIGNALLED + heard[0]
 
 
-async def _played(root: Path, play: Scenario, voice: Voice, clock: Clock) -> int:
+async def _played(root: Path, play: Scenario, voice: Voice, clock: Clock) -> Outcome:
     with Processes(root, clock) as processes:
         story = Story(root, processes, voice, clock)
         brain, hands = await story.begin()
@@ -105,23 +118,20 @@ async def _played(root: Path, play: Scenario, voice: Voice, clock: Clock) -> int
     claims = proof(root, first_hands=outcome.first_hands, at_once=play.calls)
     _proven(claims, outcome, root, voice)
     _check(claims, outcome)
-    return DONE
+    return outcome
 
 
 def _answered(outcome: Outcome, processes: Processes, voice: Voice, end: int) -> None:
-    voice.block(["", *outcome.result.text.splitlines()], Tone.GOOD)
+    voice.block([""])
+    voice.paragraph(outcome.result.text, Tone.GOOD)
     voice.act(7, "What happened when")
-    drawn = picture(
-        processes.all, outcome.runs, outcome.unknown, begin=voice.began, end=end
-    )
+    drawn = picture(processes.all, outcome.runs, outcome.doubts, begin=voice.began, end=end)
     voice.block([*drawn, ""])
-    voice.block(
-        runs_and_steps(outcome.runs, outcome.steps, outcome.tools, begin=voice.began)
-    )
+    voice.block(runs_and_steps(outcome.runs, outcome.steps, outcome.tools, begin=voice.began))
 
 
 def _proven(claims: Sequence[Claim], outcome: Outcome, root: Path, voice: Voice) -> None:
-    voice.act(8, "The proof, counted in two files that no ledger has a part in")
+    voice.act(8, "The proof: what the tools and the model's server wrote; no ledger is read")
     for claim in claims:
         word, tone = ("yes", Tone.GOOD) if claim.holds else ("NO", Tone.BAD)
         voice.say(word, f"{claim.text} ({claim.counted})", tone, event="proof", holds=claim.holds)
@@ -164,13 +174,9 @@ def _failed(error: Exception, root: Path, voice: Voice) -> int:
     return FAILED
 
 
-def _kept(root: Path, voice: Voice) -> None:
-    state = shlex.quote(str(root / places.STATE))
-    commands = [
-        f"nerve ls --dir {state}",
-        f"nerve show TURN --dir {state}",
-        f"nerve why TURN --dir {state}",
-        f"nerve tail TURN --dir {state}",
-    ]
-    voice.say("demo", f"kept in {root}; with the id that `nerve ls` prints, try:", event="kept")
+def _kept(root: Path, turn: str, voice: Voice) -> None:
+    place = f"--dir {shlex.quote(str(root / places.STATE))}"
+    commands = [f"nerve ls {place}"]
+    commands += [f"nerve {name} {turn} {place}" for name in ("show", "why", "tail")]
+    voice.say("demo", f"kept in {root}; try:", event="kept", directory=root)
     voice.block([f"  {command}" for command in commands])

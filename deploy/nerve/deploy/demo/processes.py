@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import IO, Self, final
+from typing import IO, Self, cast, final
 
 from nerve.common import faults
 from nerve.common.clock import Clock
@@ -46,12 +46,13 @@ class Child:
         self.pid = popen.pid
         self.log = log
         self.born = clock.now_ms()
+        self.up: int | None = None
         self.died: int | None = None
         self.killed = False
         self._popen = popen
         self._hits = hits
         self._clock = clock
-        self._stopped = False
+        self.stopped = False
 
     @property
     def running(self) -> bool:
@@ -82,7 +83,7 @@ class Child:
         """Wait until it stands still at a fault point. Raises DemoFailed."""
 
         def there() -> bool:
-            return self._stopped and any(hit.name == point for hit in faults.read_log(self._hits))
+            return self.stopped and any(hit.name == point for hit in faults.read_log(self._hits))
 
         await self.until(there, f"it should come to {point}")
 
@@ -124,12 +125,12 @@ class Child:
             except ValueError:
                 continue
             if isinstance(read, dict):
-                found.append(read)
+                found.append(cast("dict[str, object]", read))
         return found
 
     def _take(self, status: int) -> None:
         if os.WIFSTOPPED(status):
-            self._stopped = True
+            self.stopped = True
             return
         self.died = self._clock.now_ms()
         self._popen.returncode = os.waitstatus_to_exitcode(status)
@@ -178,9 +179,11 @@ class Processes:
     async def model_ready(self, child: Child) -> None:
         port = self._root / places.PORT
         await child.until(port.exists, "it should listen")
+        child.up = self._clock.now_ms()
 
     async def ready(self, child: Child) -> None:
-        await child.until(lambda: child.said("ready"), "it should be ready")
+        await child.until(lambda: child.stopped or child.said("ready"), "it should be ready")
+        child.up = child.up or self._clock.now_ms()
 
     async def stop(self) -> None:
         """Let hosts finish; after a while, kill what is left."""

@@ -18,6 +18,7 @@ EFFECTS = (
     ("page", FIRST),
     ("page", SECOND),
 )
+READING = frozenset(("count_trouble", "search_log"))
 
 
 @final
@@ -58,13 +59,14 @@ def _once(effects: Sequence[dict[str, Any]]) -> Claim:
 
 def _waited(calls: Sequence[dict[str, Any]], first_hands: int, at_once: int) -> Claim:
     """Of the calls that were asked for at once, those that the killed process had not begun."""
-    alone = {"list_logs", "page_on_call"}
-    asked = [each for each in calls if each["tool"] not in alone]
-    begun = {each["execution"] for each in asked if each["pid"] == first_hands}
+    asked = [each for each in calls if each["tool"] in {*READING, "open_ticket"}]
+    begun = {each["execution"]: each["tool"] for each in asked if each["pid"] == first_hands}
     runs = Counter(each["execution"] for each in asked if each["execution"] not in begun)
     return Claim(
         text="what waited for a slot when Hands were killed ran once, later",
-        holds=bool(runs) and len(runs) + len(begun) == at_once and set(runs.values()) == {1},
+        holds=len(runs) + len(begun) == at_once
+        and set(runs.values()) == {1}
+        and set(begun.values()) <= READING,
         counted=f"{len(runs)} calls waited and ran {sum(runs.values())} times;"
         f" {len(begun)} had begun, and only read",
     )

@@ -41,9 +41,13 @@ def scenario(folder: Path) -> Scenario:
     if not logs.files:
         raise BadInput(_nothing(folder, logs), where="--logs", next_step="Name another folder")
     chosen = sorted(logs.files[:COUNTED_MAX], key=lambda each: each.name)
-    worst = max(chosen, key=lambda each: find(each, TROUBLE).matches)
+    counts = {each.name: find(each, TROUBLE).matches for each in chosen}
+    worst = max(chosen, key=lambda each: counts[each.name])
     calls = [*_readings(chosen, worst), _call("open_ticket", title="Checkout is failing")]
-    return Scenario(rules=_rules(calls, _escaped(worst.name)), logs=logs, calls=len(calls))
+    said = f"Most of the trouble stands in {_escaped(worst.name)}"
+    if not counts[worst.name]:
+        said = "No log tells of any trouble, which is strange"
+    return Scenario(rules=_rules(calls, said), logs=logs, calls=len(calls))
 
 
 def _readings(chosen: Sequence[LogFile], worst: LogFile) -> list[Rule]:
@@ -55,7 +59,7 @@ def _readings(chosen: Sequence[LogFile], worst: LogFile) -> list[Rule]:
     ]
 
 
-def _rules(calls: Sequence[Rule], worst: str) -> list[Rule]:
+def _rules(calls: Sequence[Rule], said: str) -> list[Rule]:
     steps = ["list the logs", "count the trouble in each", "tell whoever can mend it"]
     return [
         {
@@ -75,7 +79,7 @@ def _rules(calls: Sequence[Rule], worst: str) -> list[Rule]:
         },
         {
             "when": {"round": 3},
-            "text": f"Most of the trouble stands in {worst}. The people of {FIRST} must know.",
+            "text": f"{said}. The people of {FIRST} must know.",
             "calls": [_page(FIRST)],
         },
         {
@@ -85,8 +89,7 @@ def _rules(calls: Sequence[Rule], worst: str) -> list[Rule]:
         },
         {
             "when": {"tool": "page_on_call", "last": f"on call for {SECOND}"},
-            "text": f"Most of the trouble stands in {worst}, and those who can mend it are awake."
-            "\n$results",
+            "text": f"{said}. Those who can mend it are awake.\n$results",
         },
         {"when": {}, "text": "I could not finish the investigation. The last thing said: $last"},
     ]

@@ -15,7 +15,7 @@ from nerve.deploy.demo.processes import Child, DemoFailed, Processes
 from nerve.deploy.demo.proof import read
 from nerve.deploy.demo.scenario import FIRST, QUESTION, SECOND
 from nerve.deploy.demo.voice import Tone, Voice
-from nerve.deploy.demo.watcher import Watcher
+from nerve.deploy.demo.watcher import Watcher, short
 from nerve.deploy.show import all_runs, all_steps
 from nerve.hands.operations import ExecutionReconciliation, ExecutionStore
 from nerve.protocol.execution import (
@@ -37,39 +37,41 @@ ANSWERED = "brain.advance.after_commit"
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What the ledgers say at the end; the proof does not use it. `unknown` are times in ms."""
+    """What the ledgers say at the end, of which the proof uses nothing.
+
+    `doubts` are the times in ms in which nobody knew an outcome.
+    """
 
     result: TurnResult
     runs: Sequence[RunView]
     steps: Sequence[StepView]
     tools: Sequence[ToolView]
-    unknown: Sequence[tuple[int, int]]
+    doubts: Sequence[tuple[int, int]]
     first_hands: int
 
 
 @final
 class Story:
-    def __init__(
-        self, root: Path, processes: Processes, voice: Voice, clock: Clock
-    ) -> None:
+    def __init__(self, root: Path, processes: Processes, voice: Voice, clock: Clock) -> None:
         self._root = root
         self._state = root / places.STATE
         self._processes = processes
         self._voice = voice
         self._clock = clock
+        self._doubts: list[tuple[int, int]] = []
 
     async def begin(self) -> tuple[Child, Child]:
         """Start the three processes; Brain and Hands are armed to stand still at the first facts."""
         self._voice.act(1, "Three processes")
         model = self._processes.model()
         await self._processes.model_ready(model)
-        self._say("model", f"pid {model.pid}: answers from a script and logs every request")
+        self._started(model, "answers from a script and logs every request")
         hands = self._processes.hands(SLOTS, f"{READING}=stop@2")
         brain = self._processes.brain(f"{ANSWERED}=stop@1")
         await self._processes.ready(hands)
-        self._say("hands", f"pid {hands.pid}: runs the tools, {SLOTS} at a time")
+        self._started(hands, f"runs the tools, {SLOTS} at a time")
         await self._processes.ready(brain)
-        self._say("brain", f"pid {brain.pid}: runs the agent")
+        self._started(brain, "runs the agent")
         return brain, hands
 
     async def play(self, at: Client, brain: Child, hands: Child) -> Outcome:
@@ -81,16 +83,16 @@ class Story:
             await self._kill_brain(brain)
             first = hands
             hands = await self._kill_waiting(watcher, hands)
-            hands, first_doubt = await self._kill_after_effect(at, watcher, hands)
-            second_doubt = await self._kill_before_effect(at, watcher, hands)
+            hands = await self._kill_after_effect(at, watcher, hands)
+            await self._kill_before_effect(at, watcher, hands)
             self._voice.act(6, "The same Turn answers")
-            await watcher.until_told()
+            await watcher.until_ended()
         return Outcome(
             result=await turn.result(),
             runs=await all_runs(turn),
             steps=await all_steps(turn),
             tools=await turn.tools(),
-            unknown=[first_doubt, second_doubt],
+            doubts=self._doubts,
             first_hands=first.pid,
         )
 
@@ -100,24 +102,23 @@ class Story:
         self._kill(brain, "the answer is in its ledger and nothing was done with it")
         again = self._processes.brain()
         await self._processes.ready(again)
-        self._say("brain", f"pid {again.pid} takes its place; the answer is not asked for again")
+        self._started(again, "takes its place; the answer is not asked for again")
 
     async def _kill_waiting(self, watcher: Watcher, hands: Child) -> Child:
         self._voice.act(3, "Kill the Hands while commands wait for a slot")
         await hands.stopped_at(READING)
         self._kill(hands, "in the middle of two tools that only read")
-        again = self._processes.hands(SLOTS, f"{AFTER_PAGE}=stop@1")
         states = await self._states(watcher)
         waiting = [name for name, state in states if state == ExecutionState.ADMITTED]
         if not waiting:
             raise DemoFailed(f"no command waited for a slot; they were {states}")
+        again = self._processes.hands(SLOTS, f"{AFTER_PAGE}=stop@1")
+        await self._processes.ready(again)
         self._say("hands", f"waiting for a slot when it died: {', '.join(waiting)}")
-        self._say("hands", f"pid {again.pid}: those run once, now; reading may be repeated, and is")
+        self._started(again, "takes its place: those run once, now; what only reads may run again")
         return again
 
-    async def _kill_after_effect(
-        self, at: Client, watcher: Watcher, hands: Child
-    ) -> tuple[Child, tuple[int, int]]:
+    async def _kill_after_effect(self, at: Client, watcher: Watcher, hands: Child) -> Child:
         self._voice.act(4, "Kill the Hands in a tool that must not be repeated, after its effect")
         await hands.stopped_at(AFTER_PAGE)
         self._kill(hands, "the page was sent, and nobody wrote down that it was")
@@ -126,14 +127,12 @@ class Story:
         found = self._effect_of(execution)
         if found is None:
             raise DemoFailed(f"{places.EFFECTS} has no line of {execution}, which took effect")
-        doubt = await self._reconcile(
-            at, watcher, execution, ExecutionState.SUCCEEDED, found, value_result(paged(FIRST))
-        )
-        return again, doubt
+        self._say("you", f"looked from outside, and it happened: {found}")
+        what = _verdict(execution, ExecutionState.SUCCEEDED, found, value_result(paged(FIRST)))
+        await self._reconcile(at, watcher, execution, what, hands)
+        return again
 
-    async def _kill_before_effect(
-        self, at: Client, watcher: Watcher, hands: Child
-    ) -> tuple[int, int]:
+    async def _kill_before_effect(self, at: Client, watcher: Watcher, hands: Child) -> None:
         self._voice.act(5, "The same before its effect")
         await hands.stopped_at(BEFORE_PAGE)
         self._kill(hands, "the page was not sent; from inside the ledger this looks the same")
@@ -143,13 +142,19 @@ class Story:
             raise DemoFailed(f"{places.EFFECTS} has a line of {execution}, which took no effect")
         count = len(read(self._root / places.EFFECTS))
         missing = f"none of the {count} lines of {places.EFFECTS} is of this execution"
+        self._say("you", f"looked from outside, and it did not happen: {missing}")
         failure = Failure(code="not_delivered", message=f"the page to {SECOND} never left")
         result = ExecutionResult(stated="error", failure=failure)
-        return await self._reconcile(at, watcher, execution, ExecutionState.FAILED, missing, result)
+        what = _verdict(execution, ExecutionState.FAILED, missing, result)
+        await self._reconcile(at, watcher, execution, what, hands)
+
+    def _started(self, child: Child, what: str) -> None:
+        text = f"pid {child.pid} {what}"
+        self._say(child.role.value, text, event="started", role=child.role, pid=child.pid)
 
     def _kill(self, child: Child, where: str) -> None:
         child.kill()
-        text = f"SIGKILL to the {child.role}, pid {child.pid}: {where}"
+        text = f"SIGKILL to the {child.role.capitalize()}, pid {child.pid}: {where}"
         self._voice.say("KILL", text, Tone.KILL, event="kill", role=child.role, pid=child.pid)
 
     async def _states(self, watcher: Watcher) -> list[tuple[str, str]]:
@@ -159,7 +164,7 @@ class Story:
             for tool in await watcher.turn.tools():
                 if tool.received_at is None:
                     state = str((await store.find(tool.execution))["state"])
-                    found.append((f"{tool.tool} {_short(tool.execution)}", state))
+                    found.append((f"{short(tool.execution)} {tool.tool}", state))
         return found
 
     async def _unknown(self, watcher: Watcher, hands: Child, number: int) -> str:
@@ -177,7 +182,7 @@ class Story:
         ]
         if len(entries) != 1:
             raise DemoFailed(f"{execution} was entered {len(entries)} times")
-        self._say("hands", f"pid {hands.pid} runs, and does not run {_short(execution)} again")
+        self._started(hands, f"takes its place, and does not run {short(execution)} again")
         return execution
 
     def _effect_of(self, execution: str) -> str | None:
@@ -192,25 +197,11 @@ class Story:
         at: Client,
         watcher: Watcher,
         execution: str,
-        state: ExecutionState,
-        evidence: str,
-        result: ExecutionResult,
-    ) -> tuple[int, int]:
-        word = "happened" if state is ExecutionState.SUCCEEDED else "did not happen"
-        self._say("you", f"looked from outside, and it {word}: {evidence}")
-        flag = "--succeeded" if state is ExecutionState.SUCCEEDED else "--failed"
-        self._say("you", f"nerve reconcile {_short(execution)} {flag} --evidence '...'")
-        effect = Effect.COMPLETED if state is ExecutionState.SUCCEEDED else Effect.NONE
-        what = ExecutionReconciliation(
-            request_id=f"demo-{execution}",
-            operator="demo",
-            evidence=evidence,
-            state=state,
-            effect=effect,
-            result=result,
-            # Where the system cannot show it: its parent has reaped that process.
-            owner_gone=True,
-        )
+        what: ExecutionReconciliation,
+        killed: Child,
+    ) -> None:
+        flag = f"--{what.state.lower()}"
+        self._say("you", f"as by: nerve reconcile {execution} {flag} --evidence '...'")
         async with await ExecutionStore.open(self._state, route=ROUTE) as store:
             await store.reconcile(await store.claim(execution, "demo"), what)
             at.backend.wakeups.ring(f"hands/{store.ledger_id}/changed")
@@ -218,13 +209,23 @@ class Story:
             lambda: watcher.heard("tool.received", execution),
             "the Brain should hear of the reconciliation",
         )
-        since = watcher.heard("tool.unknown", execution)[0].at
-        return since, watcher.heard("tool.received", execution)[0].at
+        assert killed.died is not None
+        self._doubts.append((killed.died, watcher.heard("tool.received", execution)[0].at))
 
     def _say(self, who: str, text: str, tone: Tone = Tone.PLAIN, **fields: Any) -> None:
         self._voice.say(who, text, tone, **fields)
 
 
-def _short(execution: str) -> str:
-    """Executions of one Turn are told apart by their ends."""
-    return execution.rpartition(".")[2]
+def _verdict(
+    execution: str, state: ExecutionState, evidence: str, result: ExecutionResult
+) -> ExecutionReconciliation:
+    return ExecutionReconciliation(
+        request_id=f"demo-{execution}",
+        operator="demo",
+        evidence=evidence,
+        state=state,
+        effect=Effect.COMPLETED if state is ExecutionState.SUCCEEDED else Effect.NONE,
+        result=result,
+        # Where the system cannot show it: its parent has reaped that process.
+        owner_gone=True,
+    )

@@ -1,24 +1,12 @@
 """A small picture of what happened: processes and Runs over time, and the Runs with their Steps."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import final
 
 from nerve.brain.views import RunView, StepView, ToolView
 from nerve.deploy.demo.processes import Child, Role
 
 COLUMNS = 66
-
-
-@final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Span:
-    """Part of a lane. `mark` fills it; `end` stands in its last place."""
-
-    begin: int
-    end: int
-    mark: str
-    last: str = ""
 
 
 @final
@@ -41,14 +29,37 @@ class Picture:
                 line[place : place + len(text)] = text
         return _lane("", line)
 
-    def lane(self, name: str, spans: Sequence[Span]) -> str:
+    def processes(self, role: Role, children: Sequence[Child]) -> str:
+        """Lives of one role: starting, running, and where each was killed."""
         line = [" "] * COLUMNS
-        for span in spans:
-            begin, end = self._place(span.begin), self._place(span.end)
-            line[begin : end + 1] = span.mark * (end + 1 - begin)
-            if span.last:
-                line[end] = span.last
-        return _lane(name, line)
+        last = COLUMNS - 1
+        for child in children:
+            end = last if child.died is None else self._place(child.died)
+            up = end if child.up is None else self._place(child.up)
+            self._fill(line, self._place(child.born), up, "-")
+            self._fill(line, up, end, "=")
+        for child in children:
+            if child.killed and child.died is not None:
+                line[self._place(child.died)] = "X"
+        return _lane(role.value, line)
+
+    def turn(self, runs: Sequence[RunView], doubts: Sequence[tuple[int, int]]) -> str:
+        """The Runs of a Turn by their numbers, each at least once, and what it waits for."""
+        line = [" "] * COLUMNS
+        if runs:
+            self._fill(line, self._place(runs[0].started_at), self._place(runs[-1].ended_at), ".")
+        for begin, end in doubts:
+            self._fill(line, self._place(begin), self._place(end), "?")
+        free = 0
+        for run in runs:
+            begin = max(free, self._place(run.started_at))
+            end = max(begin, self._place(run.ended_at))
+            self._fill(line, begin, end, str(run.number % 10))
+            free = end + 1
+        return _lane("turn", line)
+
+    def _fill(self, line: list[str], begin: int, end: int, mark: str) -> None:
+        line[begin : end + 1] = mark * (min(end, COLUMNS - 1) + 1 - begin)
 
     def _place(self, at: int) -> int:
         share = (at - self._begin) / self._length
@@ -62,35 +73,23 @@ def _lane(name: str, line: Sequence[str]) -> str:
 def picture(
     children: Sequence[Child],
     runs: Sequence[RunView],
-    unknown: Sequence[tuple[int, int]],
+    doubts: Sequence[tuple[int, int]],
     *,
     begin: int,
     end: int,
 ) -> list[str]:
-    """Processes with their kills (X), the Turn with its Runs (numbers), `?` while UNKNOWN."""
+    """Processes with their kills, and the Turn that goes on through them."""
     drawn = Picture(begin, end)
-    waits = [Span(begin=runs[0].started_at, end=runs[-1].ended_at, mark=".")] if runs else []
-    doubts = [Span(begin=since, end=until, mark="?") for since, until in unknown]
-    numbers = [
-        Span(begin=run.started_at, end=run.ended_at, mark=str(run.number % 10)) for run in runs
+    lives = [
+        drawn.processes(role, [child for child in children if child.role is role]) for role in Role
     ]
-    lanes = [drawn.scale()]
-    lanes += [drawn.lane(role.value, _lives(children, role, end)) for role in Role]
-    lanes.append(drawn.lane("turn", [*waits, *doubts, *numbers]))
-    lanes.append("  X killed   . the Turn waits   ? an outcome is UNKNOWN   1 2 3 its Runs")
-    return lanes
-
-
-def _lives(children: Sequence[Child], role: Role, end: int) -> list[Span]:
     return [
-        Span(
-            begin=child.born,
-            end=end if child.died is None else child.died,
-            mark="=",
-            last="X" if child.killed else "",
-        )
-        for child in children
-        if child.role is role
+        drawn.scale(),
+        *lives,
+        drawn.turn(runs, doubts),
+        "",
+        "  - starting  = running  X SIGKILL",
+        "  1 2 3 Runs of the one Turn  . it waits  ? nobody knows an outcome",
     ]
 
 

@@ -68,11 +68,18 @@ class Voice:
             row.stylize(tone or Tone.ACT, len(head) - 8)
             self._console.print(row.append(line, style=tone), soft_wrap=True)
 
+    def paragraph(self, text: str, tone: Tone = Tone.PLAIN) -> None:
+        """Text of any length, for people only."""
+        for line in text.splitlines():
+            room = self._console.width - 5
+            first, *rest = textwrap.wrap(shown(line), room, break_on_hyphens=False) or [""]
+            self.block([f"  {first}", *(f"    {each}" for each in rest)], tone)
+
     def block(self, lines: Sequence[str], tone: Tone = Tone.PLAIN) -> None:
         """Lines as they are, for people only."""
         if not self._json:
             for line in lines:
-                self._console.print(Text(shown(line), style=tone))
+                self._console.print(Text(shown(line), style=tone), soft_wrap=True)
 
     def answer(self, value: Mapping[str, Any]) -> None:
         """The whole outcome, for programs only."""

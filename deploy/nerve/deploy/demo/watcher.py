@@ -1,26 +1,19 @@
 """Follows the Turn of the demo from outside, tells what it hears, and waits for facts in it."""
 
 import asyncio
-from collections.abc import Callable, Sequence
-from typing import Self, cast, final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Self, final
 
 from nerve.brain.handles import Turn
 from nerve.common.clock import Clock
 from nerve.deploy.demo.processes import FACT_SECONDS, LOOK_SECONDS, DemoFailed, Processes
 from nerve.deploy.demo.voice import Tone, Voice
 from nerve.deploy.output import brief
-from nerve.deploy.watching import sentence
+from nerve.protocol.content import Message
 from nerve.protocol.events import PublicEvent
 
-_TONES = {
-    "tool.unknown": Tone.DOUBT,
-    "tool.reconciled": Tone.GOOD,
-    "turn.recovery": Tone.DIM,
-    "turn.completed": Tone.GOOD,
-    "turn.failed": Tone.BAD,
-}
-_SPEAKERS = {"turn": "turn", "run": "turn", "message": "agent", "tool": "tool"}
-_UNSAID = frozenset({"turn.waiting", "turn.queued", "tool.applied"})
+SAID_CHARACTERS = 150
+Payload = Mapping[str, Any]
 
 
 @final
@@ -33,6 +26,7 @@ class Watcher:
         self._voice = voice
         self._clock = clock
         self._processes = processes
+        self._held: PublicEvent | None = None
         self._task = asyncio.ensure_future(self._follow())
 
     async def __aenter__(self) -> Self:
@@ -47,8 +41,7 @@ class Watcher:
         return [
             event
             for event in self.events
-            if event.type == type
-            and execution in (None, cast("str", event.payload.get("execution_id")))
+            if event.type == type and execution in (None, event.payload.get("execution_id"))
         ]
 
     async def until(self, fact: Callable[[], object], what: str) -> None:
@@ -61,7 +54,7 @@ class Watcher:
                 raise DemoFailed(f"within {FACT_SECONDS:g} s, {what}: it did not. {why}")
             await self._clock.sleep(LOOK_SECONDS)
 
-    async def until_told(self) -> None:
+    async def until_ended(self) -> None:
         """Wait until the last event was told."""
         await self.until(self._task.done, "the Turn should end")
         self._check()
@@ -74,12 +67,60 @@ class Watcher:
     async def _follow(self) -> None:
         async for event in self.turn.events():
             self.events.append(event)
-            told = sentence(event)
-            if told and event.type not in _UNSAID:
-                self._voice.say(
-                    _SPEAKERS.get(event.type.partition(".")[0], ""),
-                    brief(told.replace(f"{self.turn.id}.", ""), 200),
-                    _TONES.get(event.type, Tone.PLAIN),
-                    event=event.type,
-                    cursor=event.cursor,
-                )
+            held, self._held = self._held, None
+            if held is not None and event.type != "turn.completed":
+                self._tell(held)
+            if event.type == "message.completed":
+                # The last message is the answer, which is told whole at the end.
+                self._held = event
+            else:
+                self._tell(event)
+
+    def _tell(self, event: PublicEvent) -> None:
+        line = _LINES.get(event.type)
+        if line is not None:
+            who, tone, words = line
+            text = brief(words(event.payload), SAID_CHARACTERS)
+            self._voice.say(who, text, tone, event=event.type, cursor=event.cursor)
+
+
+def short(execution: object) -> str:
+    """Executions of one Turn are told apart by their ends."""
+    return str(execution).rpartition(".")[2]
+
+
+def _call(payload: Payload) -> str:
+    return f"{short(payload.get('execution_id'))} {payload.get('tool')}"
+
+
+def _message(payload: Payload) -> str:
+    return Message.model_validate(payload["message"], strict=False).text
+
+
+def _received(payload: Payload) -> str:
+    return f"{_call(payload)} {payload['state']}: {_message(payload)}"
+
+
+def _failed(payload: Payload) -> str:
+    failure: Payload = payload.get("failure") or {}
+    return f"failed: {failure.get('code')} {failure.get('message')}"
+
+
+_LINES: Mapping[str, tuple[str, Tone, Callable[[Payload], str]]] = {
+    "turn.started": ("turn", Tone.PLAIN, lambda payload: "started"),
+    "turn.recovery": (
+        "turn",
+        Tone.PLAIN,
+        lambda payload: f"goes on in another Run, since {payload['reason']}",
+    ),
+    "turn.completed": ("turn", Tone.GOOD, lambda payload: "completed"),
+    "turn.failed": ("turn", Tone.BAD, _failed),
+    "message.completed": ("agent", Tone.PLAIN, _message),
+    "tool.requested": ("agent", Tone.PLAIN, lambda payload: f"asks for {_call(payload)}"),
+    "tool.received": ("tool", Tone.PLAIN, _received),
+    "tool.unknown": (
+        "tool",
+        Tone.DOUBT,
+        lambda payload: f"{_call(payload)} is UNKNOWN: {payload['reason']}",
+    ),
+}
