@@ -24,7 +24,7 @@ from nerve.hands.ledger.release import release_executions
 from nerve.hands.ledger.reports import Speaker
 from nerve.hands.loopwatch import LoopWatch
 from nerve.hands.metrics import HandsMetrics
-from nerve.hands.operations import ExecutionStore
+from nerve.hands.operations import ExecutionStore, changed_channel
 from nerve.hands.ownership import Ownership
 from nerve.hands.port import Tools
 from nerve.hands.publisher import Publisher
@@ -158,7 +158,7 @@ class Assembly:
             clock=clock,
             metrics=self.metrics,
             topic=controls(self.deployment, self.route),
-            cancelled=lambda execution: self._ring("cancelled"),
+            cancelled=lambda execution: self._ring(),
         )
         self.ownership = Ownership(
             ledger, self.engine, speaker, clock=clock, scan_seconds=self.settings.scan_seconds
@@ -297,19 +297,19 @@ class Assembly:
         host = self.engine.host
         return 0.0 if host is None else host.beat_late_seconds
 
-    def _channel(self, what: str) -> str:
-        return f"hands/{self.speaker.ledger_id}/{what}"
+    def _cancelled_channel(self) -> str:
+        return f"hands/{self.speaker.ledger_id}/cancelled"
 
-    def _ring(self, what: str) -> None:
+    def _ring(self) -> None:
+        """Whoever runs a tool that is to be cancelled may be another replica."""
         if self.wakeups is not None:
-            self.wakeups.ring(self._channel(what))
+            self.wakeups.ring(self._cancelled_channel())
 
     def _listen(self) -> None:
         if self.wakeups is not None:
-            for what in ("cancelled", "changed"):
-                listen = self.wakeups.listen
+            for channel in (self._cancelled_channel(), changed_channel(self.speaker.ledger_id)):
                 self._subscriptions.append(
-                    listen(self._channel(what), lambda channel: self._poke())
+                    self.wakeups.listen(channel, lambda channel: self._poke())
                 )
 
     def _poke(self) -> None:

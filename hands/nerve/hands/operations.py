@@ -4,6 +4,7 @@ No message and no model tool reaches this room. Whoever calls it has verified th
 means, and names the evidence and the operator; both are kept in the receipt.
 """
 
+import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +15,7 @@ from nerve.common.clock import Clock, SystemClock
 from nerve.common.lease import mark_of
 from nerve.common.place import StateDirectory
 from nerve.common.sql import Ledger, Row, SqliteLedger, open_sqlite
+from nerve.common.wakeups import Doorbell
 from nerve.hands.ledger import HANDS_SCHEMA
 from nerve.hands.ledger.answers import observations, open_unknown
 from nerve.hands.ledger.reconcile import Claim, Reconcile, claim, find_receipt, reconcile
@@ -118,7 +120,7 @@ class ExecutionStore:
         self._clock = clock
         self._authorize = authorize
         self._done = done
-        self._owned: SqliteLedger | None = None
+        self._owned: tuple[SqliteLedger, Doorbell] | None = None
 
     @classmethod
     async def open(
@@ -143,8 +145,12 @@ class ExecutionStore:
             epoch=identity.epoch,
             host="operator",
         )
-        store = cls(ledger, speaker, clock=clock, authorize=authorize)
-        store._owned = ledger
+        bell = Doorbell.open(place.path)
+        channel = changed_channel(identity.id)
+        store = cls(
+            ledger, speaker, clock=clock, authorize=authorize, done=lambda: bell.ring(channel)
+        )
+        store._owned = (ledger, bell)
         return store
 
     async def __aenter__(self) -> Self:
@@ -156,7 +162,10 @@ class ExecutionStore:
     async def close(self) -> None:
         owned, self._owned = self._owned, None
         if owned is not None:
-            await owned.close()
+            ledger, bell = owned
+            await ledger.close()
+            await asyncio.sleep(0)  # A ring leaves with the next turn of the loop.
+            bell.close()
 
     @property
     def ledger_id(self) -> str:
@@ -269,6 +278,11 @@ class ExecutionStore:
                 where="owner_gone",
                 next_step="end that process, or confirm that it cannot act any more",
             )
+
+
+def changed_channel(ledger_id: str) -> str:
+    """Where workers of a ledger hear that somebody else changed it."""
+    return f"hands/{ledger_id}/changed"
 
 
 def _digest(execution: str, what: ExecutionReconciliation, effect: Effect) -> str:
