@@ -1,19 +1,22 @@
 """One Brain ledger, opened as often as there are processes, and the runtimes over it."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterable
+import sqlite3
+from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from nerve.brain import DurableRuntime, LocalBackend, Session
+from nerve.brain.agents.context import Context
 from nerve.brain.agents.function import Body, FunctionAgent
 from nerve.brain.harness import Harness
-from nerve.common.clock import Clock, SystemClock
+from nerve.common.clock import Clock, SystemClock, VirtualClock
 from nerve.common.settings import Settings
 from nerve.common.sql import Row, Statement, Tx
 from nerve.protocol.catalog import Catalog
+from nerve.protocol.content import Message
 from nerve.protocol.identity import SessionKey
 from support.fake_hands import FakeHands
 
@@ -52,6 +55,10 @@ def function(
     body: Body, name: str = "agent", *, version: str = "1", tools: Catalog | None = None
 ) -> FunctionAgent:
     return FunctionAgent(body, name, version=version, tools=tools)
+
+
+Pair = tuple[DurableRuntime, DurableRuntime]
+"""Two processes over one ledger."""
 
 
 @dataclass
@@ -134,3 +141,45 @@ async def opened(runtime: DurableRuntime, agent: str = "agent", name: str = "s-1
 def texts(items: Iterable[Any]) -> list[str]:
     """What was said, in order."""
     return [item.message.text for item in items]
+
+
+def write(runtime: DurableRuntime | LocalBackend, text: str) -> None:
+    """What no law would write."""
+    connection = sqlite3.connect(runtime.ledger.path, timeout=10, isolation_level=None)
+    connection.execute(text)
+    connection.close()
+
+
+class Gate:
+    """A body that stops where the test wants it, and says how often it ran."""
+
+    def __init__(self) -> None:
+        self.entered = 0
+        self.open = asyncio.Event()
+
+    async def __call__(self, ctx: Context, input: Message) -> str:
+        self.entered += 1
+        await self.open.wait()
+        return f"done {input.text}"
+
+
+async def calling(ctx: Context, input: Message) -> str:
+    """An agent with one tool call."""
+    return str(await ctx.call("echo", text=input.text))
+
+
+async def advance_until(
+    clock: VirtualClock, fact: Callable[[], object], *, step: float = 0.02
+) -> None:
+    """Move virtual time until a fact holds. Commits take real time: each step leaves them some."""
+    for _ in range(5000):
+        if fact():
+            return
+        await clock.advance(step)
+        await asyncio.sleep(0.002)
+    raise AssertionError("it never happened")
+
+
+async def hello(ctx: Context, input: Message) -> str:
+    """An agent without tools."""
+    return f"hello {input.text}"

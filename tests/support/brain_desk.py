@@ -2,10 +2,13 @@
 
 from typing import Any
 
+from nerve.brain.handles import Session
+from nerve.brain.harness import Definition
 from nerve.brain.ledger.advance import advance
 from nerve.brain.ledger.backend import LocalBackend
 from nerve.brain.ledger.cancel import Cancel, Cancelled, cancel
 from nerve.brain.ledger.claim import Claim, Claimed, claim, release_threads
+from nerve.brain.ledger.definitions import definition_id
 from nerve.brain.ledger.deliver import Deliver, Delivered, deliver
 from nerve.brain.ledger.events import NewEvent
 from nerve.brain.ledger.step_unit import (
@@ -28,6 +31,9 @@ from nerve.protocol.envelope import open_envelope
 from nerve.protocol.identity import execution_id
 from nerve.protocol.updates import ExecutionUpdate, SnapshotUpdate
 from support.brain_cell import QUICK
+
+DEFINITION = Definition(agent="agent", version="1", harness="function", state_version="1")
+ID = definition_id(DEFINITION)
 
 
 class Desk:
@@ -174,3 +180,14 @@ class Desk:
 
     async def cancel(self, session: str, turn: str, request_id: str = "c1") -> Cancelled:
         return await self.ledger.commit(cancel, self.cancelling(session, turn, request_id))
+
+
+Desks = tuple[Desk, Desk]
+
+
+async def parked(
+    desk: Desk, session: Session, request_id: str, calls: int, wait_mode: str = "ALL"
+) -> tuple[Claimed, list[str]]:
+    await session.submit(request_id, "x")
+    (claimed,) = await desk.claim(ID)
+    return claimed, await desk.park(claimed, calls, wait_mode=wait_mode)

@@ -1,7 +1,6 @@
 """One owner per Thread, fenced inside the committing transaction; shown on two connections."""
 
 import asyncio
-from collections.abc import AsyncGenerator
 
 import pytest
 
@@ -10,17 +9,14 @@ from nerve.brain.harness import Definition
 from nerve.brain.ledger.advance import advance
 from nerve.brain.ledger.claim import GiveBack, give_back, release_threads
 from nerve.brain.ledger.definitions import Offer, definition_id, offer
-from nerve.brain.ledger.sessions import OpenSession, OpenThread, open_session, open_thread
+from nerve.brain.ledger.sessions import OpenThread, open_thread
 from nerve.brain.ledger.step_unit import Next, Verdict
 from nerve.brain.runtime import DurableRuntime
 from nerve.common.lease import Release, release
 from nerve.common.sql import sql
-from support.brain_cell import KEY, Cell, rows
-from support.brain_desk import Desk
+from support.brain_cell import KEY, rows
+from support.brain_desk import ID, Desk, Desks
 from support.fake_hands import FakeHands
-
-DEFINITION = Definition(agent="agent", version="1", harness="function", state_version="1")
-ID = definition_id(DEFINITION)
 
 STATE = [
     sql(f"select * from {table} order by 1, 2")
@@ -38,30 +34,6 @@ STATE = [
 ]
 RUNS = sql("select number, state, host from run order by number")
 STEPS = sql("select run, number, state, resumed_from from step order by run, number")
-
-
-@pytest.fixture
-async def desks(still: Cell) -> AsyncGenerator[tuple[Desk, Desk], None]:
-    """Two processes of one Brain, each a LIVE host."""
-    one, other = Desk(await still.backend()), Desk(await still.backend())
-    await one.ledger.commit(offer, Offer(definition=DEFINITION, bindings={}, now=1))
-    await one.ledger.commit(
-        open_session, OpenSession(key=KEY, agent="agent", version=None, now=one.now())
-    )
-    await one.open(ID)
-    await other.open(ID)
-    yield one, other
-    await one.hosts.close()
-    await other.hosts.close()
-
-
-@pytest.fixture
-async def session(still: Cell) -> Session:
-    """The front door of the same ledger."""
-    return (await still.runtime()).get_session(KEY)
-
-
-Desks = tuple[Desk, Desk]
 
 
 async def everything(runtime: DurableRuntime) -> list[list[tuple[object, ...]]]:
