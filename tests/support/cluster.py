@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from nerve.common import faults
+from nerve.common import faults, writelock
 from support.cluster_host import READY
 
 FAST: Mapping[str, str] = {
@@ -244,6 +244,15 @@ class Cluster:
     def of(self, role: str) -> list[Node]:
         """Its running processes of a role."""
         return [node for node in self.nodes if node.role == role and node.running]
+
+    async def freeze_outside(self, node: Node) -> None:
+        """Freeze a process that is not inside a write transaction of any file of the directory."""
+        while True:
+            node.freeze()
+            if all(writelock.holder(file) != node.pid for file in self.state.glob("*.db")):
+                return
+            node.thaw()
+            await asyncio.sleep(0.002)
 
     async def close(self) -> None:
         for node in self.nodes:

@@ -181,11 +181,13 @@ async def _client(state: Path, acks: Path, kinds: tuple[str, ...]) -> int:
             session = await runtime.session(SessionKey("c", f"{acks.stem}-{number}"), agent="chaos")
             thread = await session.open_thread("side", agent="chaos")
             for name, target in (("main", session.thread()), ("side", thread)):
-                turn = await target.submit(f"{acks.stem}-{number}-{name}", kind)
+                text = "slow" if kind == "cancelled" else kind
+                turn = await target.submit(f"{acks.stem}-{number}-{name}", text)
                 with acks.open("a") as file:
                     file.write(f"{turn.thread.id} {turn.id}\n")
                 if kind == "cancelled":
-                    await turn.cancel(f"{acks.stem}-{number}-cancel")
+                    await turn.cancel(f"{acks.stem}-{number}-{name}-cancel")
+        # Closed before anything is asked of it, so that no Turn is in the way.
         spare = await runtime.session(SessionKey("c", f"{acks.stem}-spare"), agent="chaos")
         await spare.close()
     return 0

@@ -100,7 +100,7 @@ class World:
 
     async def _steps(self, ctx: Context, input: Message) -> str:
         await ctx.step("load", lambda: "rows")
-        both = await ctx.gather(ctx.call("plain"), ctx.call("again"))
+        both = await ctx.gather(ctx.call("plain").outcome(), ctx.call("again").outcome())
         await ctx.step("count", lambda: len(both))
         return f"answer to {input.text.split()[0]}"
 

@@ -31,8 +31,8 @@ RUNS = sql("select turn, number, host, state from run")
 OUTCOMES = sql("select execution, tool, outcome, state, attempt, reason from intent")
 
 ENDS = frozenset({"turn.completed", "turn.failed", "turn.cancelled"})
-TRUE_WAITS = frozenset({Reason.UNKNOWN_OUTCOME})
-"""What a Turn may wait for at the end of a test, while every host is up."""
+CANCELLED = frozenset({"cancelled", "cancelled later"})
+"""Kinds of Turn that somebody cancels."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -147,7 +147,7 @@ class Probe:
         self._count += 1
         name = session or f"s{self._count}"
         agent = "steps" if kind == "steps" else "chaos"
-        text = {"cancelled": "slow"}.get(kind, kind)
+        text = "slow" if kind in CANCELLED else kind
         made = await self.runtime.session(SessionKey("n", name), agent=agent)
         turn = await made.submit(f"{name}-{self._count}", text)
         self.keep(turn.id, kind, note)
@@ -187,7 +187,7 @@ class Probe:
         """Wait until every Turn has ended, resolving UNKNOWNs; what has not, with what it waits for."""
         deadline = time.monotonic() + seconds
         while left := await self.unfinished():
-            if resolve and await self._any_unknown():
+            if resolve and await self.any_unknown():
                 await self.resolve()
             if time.monotonic() > deadline:
                 return [await self._story(turn) for turn in left]
@@ -240,7 +240,7 @@ class Probe:
             audit.completed += phase is TurnPhase.COMPLETED
             audit.failed += phase is TurnPhase.FAILED
             audit.cancelled += phase is TurnPhase.CANCELLED
-            may_be_cancelled = known.kind == "cancelled"
+            may_be_cancelled = known.kind in CANCELLED
             if phase in (TurnPhase.FAILED, TurnPhase.CANCELLED) and not may_be_cancelled:
                 audit.wrong_end.append(
                     f"{turn} ({known.kind}, {known.note}) is {phase}: {await self._failure(turn)}"
@@ -280,7 +280,7 @@ class Probe:
             if row["outcome"] == "UNKNOWN" and row["tool"] in REPEATABLE:
                 audit.unknown_repeatable.append(f"{execution} ({row['reason']})")
 
-    async def _any_unknown(self) -> bool:
+    async def any_unknown(self) -> bool:
         async def query(tx: Tx) -> bool:
             return bool(await tx.all(queries.OPEN_UNKNOWN, limit=1))
 

@@ -1,0 +1,119 @@
+"""Which process reaches which fault point, and what it takes to get it there."""
+
+import importlib
+import pkgutil
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatch
+
+from nerve.common import faults
+
+ONE, TWO, FOUR, MEMORY = "one process", "two processes", "two of each role", "memory broker"
+
+RARE = (
+    "brain.wake_idle_waiters.*",
+    "common.objects.files.*",
+    "hands.forget.*",
+)
+"""What no healthy run reaches; `test_rare_points` brings each about by hand."""
+
+OPERATOR = ("hands.claim_unknown.*", "hands.reconcile.*")
+CLIENT = (
+    "brain.cancel.*",
+    "brain.close.*",
+    "brain.open_session.*",
+    "brain.open_thread.*",
+    "brain.submit.*",
+    "sql.*",
+)
+NOT_BRAIN = ("brain.cancel.*", "brain.close.*", "brain.open_*", "brain.submit.*")
+BROKER = ("brain.not_found.*", "brain.remote.*", "common.broker.*", "common.inbox.*")
+OF_MEMORY = "common.broker.memory.*"
+IN_MEMORY = (OF_MEMORY, "brain.remote.*", "common.inbox.received", "common.inbox.*_ack")
+
+NEEDED = (
+    ("hands.append_output.*", "written"),
+    ("hands.report_progress.*", "slow"),
+    ("hands.fail_missing.*", "absent"),
+    ("hands.bar.*", "forbidden"),
+    ("hands.start.*", "many"),
+    ("hands.controls.*", "slow"),
+    ("brain.inquire.*", "absent"),
+)
+"""Which kind of Turn a point needs beside the usual mix."""
+
+AFTER_AN_ERROR = (
+    ("brain.set_aside.*", "brain.deliver.before_commit=raise@*"),
+    ("hands.abandon.*", "hands.engine.after_tool=raise@1"),
+)
+
+AT_THE_END = (
+    "brain.give_back.*",
+    "common.lease.*unlock",
+    "common.lease.drain.*",
+    "common.lease.release.*",
+)
+"""Points of an orderly stop."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One kill to make."""
+
+    role: str
+    point: str
+    hit: int = 1
+
+    def __str__(self) -> str:
+        return f"{self.role} at {self.point}@{self.hit}"
+
+
+def load_all() -> None:
+    """Import every module of the rooms, so that every point is registered."""
+    for room in ("nerve.common", "nerve.brain", "nerve.hands"):
+        package = importlib.import_module(room)
+        for module in pkgutil.walk_packages(package.__path__, f"{room}."):
+            if ".migrations" not in module.name:
+                importlib.import_module(module.name)
+
+
+def matches(name: str, patterns: Sequence[str]) -> bool:
+    return any(fnmatch(name, pattern) for pattern in patterns)
+
+
+def cases(arrangement: str) -> Iterator[Case]:
+    """Every (role, point) of an arrangement, once."""
+    load_all()
+    for name in faults.names():
+        if not name.startswith(("brain.", "hands.", "common.", "sql.")) or matches(name, RARE):
+            continue
+        for role in _roles(arrangement, name):
+            yield Case(role=role, point=name)
+
+
+def kinds_for(point: str) -> list[str]:
+    return [kind for pattern, kind in NEEDED if fnmatch(point, pattern)]
+
+
+def also_armed(point: str) -> list[str]:
+    """Errors without which a healthy process never gets to the point."""
+    return [armed for pattern, armed in AFTER_AN_ERROR if fnmatch(point, pattern)]
+
+
+def _roles(arrangement: str, name: str) -> list[str]:
+    if arrangement == MEMORY:
+        return ["both"] if matches(name, IN_MEMORY) else []
+    if fnmatch(name, OF_MEMORY):
+        return []
+    roles: list[str] = []
+    if matches(name, OPERATOR):
+        return ["operator"]
+    if matches(name, CLIENT):
+        roles.append("client")
+    if arrangement == ONE:
+        return roles if matches(name, (*NOT_BRAIN, *BROKER)) else [*roles, "both"]
+    if name.startswith(("brain.", "common.", "sql.")) and not matches(name, NOT_BRAIN):
+        roles.append("brain")
+    if name.startswith(("hands.", "common.", "sql.")):
+        roles.append("hands")
+    return roles
