@@ -135,9 +135,7 @@ class Terminal:
         }
         self._started: list[Running] = []
 
-    def run(
-        self, *arguments: str, seconds: float = SECONDS, input: str | None = None, **env: str
-    ) -> Done:
+    def run(self, *arguments: str, input: str | None = None, **env: str) -> Done:
         """Run `nerve ARGUMENTS` to its end."""
         ended = subprocess.run(
             [*NERVE, *arguments],
@@ -147,7 +145,7 @@ class Terminal:
             stdin=subprocess.DEVNULL if input is None else None,
             capture_output=True,
             text=True,
-            timeout=seconds,
+            timeout=SECONDS,
             check=False,
         )
         assert "Traceback" not in ended.stderr, ended.stderr

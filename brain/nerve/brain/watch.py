@@ -88,7 +88,7 @@ class Watch:
 
     async def result(self, thread: ThreadKey, turn: str, timeout: float | None) -> TurnResult:
         async def query(tx: Tx) -> TurnResult | None:
-            return result_of(thread, await queries.turn(tx, turn))
+            return result_of(thread, await queries.outcome(tx, turn))
 
         try:
             async with asyncio.timeout(timeout):
@@ -199,7 +199,11 @@ class Watch:
     async def _next_change(self, thread: ThreadKey, turn: str, seen: str) -> None:
         async def query(tx: Tx) -> bool | None:
             session = await queries.session(tx, thread.session_key.id)
-            return True if cursor_of(session["sequence"]) != seen else None
+            if cursor_of(session["sequence"]) != seen:
+                return True
+            # It may have ended between the look at its phase and the page: then nothing follows.
+            phase = TurnPhase((await queries.turn(tx, turn))["phase"])
+            return True if phase in TERMINAL else None
 
         await self._until(f"{CHANNEL}{turn}", lambda: self._ledger.read(query))
 
