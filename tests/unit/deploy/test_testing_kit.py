@@ -1,6 +1,8 @@
 """The kit that users test their agents with: real engines, virtual time, faults, a directory that lasts."""
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -9,7 +11,7 @@ from nerve.deploy.testing import local_runtime
 from nerve.protocol.catalog import Catalog
 from nerve.protocol.errors import BadInput
 
-SCRIPT = [
+SCRIPT: list[Mapping[str, Any]] = [
     {"when": {"round": 1}, "calls": [{"tool": "forecast", "arguments": {"city": "Oslo"}}]},
     {"when": {"tool": "forecast"}, "text": "It will be: $last."},
 ]
