@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from nerve.common import faults
-from nerve.common.clock import Clock
+from nerve.common.clock import Clock, wait_event
 from nerve.common.lifecycle import Backoff
 from nerve.common.logs import get_log
 from nerve.common.sql.law import Tx, law
@@ -123,6 +123,7 @@ class Relay:
         self._flying: set[str] = set()
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._closed = False
+        self._draining = asyncio.Event()
 
     def hand_over(self, rows: Sequence[OutboxRow]) -> None:
         """Publish committed rows soon. Never blocks, never raises."""
@@ -145,9 +146,7 @@ class Relay:
         before = self._clock.now_ms() - self._resend_ms
 
         async def query(tx: Tx) -> list[OutboxRow]:
-            rows = await tx.all(
-                STRANDED, host=self._host() or "", before=before, limit=SCAN_ROWS
-            )
+            rows = await tx.all(STRANDED, host=self._host() or "", before=before, limit=SCAN_ROWS)
             return [
                 OutboxRow(id=row["id"], destination=row["destination"], envelope=row["envelope"])
                 for row in rows
@@ -160,12 +159,16 @@ class Relay:
         return len(rows) == SCAN_ROWS and bool(fresh)
 
     async def drain(self, seconds: float) -> bool:
-        """Wait until everything handed over is confirmed; False where time ran out."""
+        """Wait until everything handed over is confirmed; False where time ran out.
+
+        From now on what cannot be published is not tried again: it stays for whoever scans next.
+        """
+        self._draining.set()
         tasks = list(self._tasks.values())
         if not tasks:
             return True
-        _, late = await asyncio.wait(tasks, timeout=seconds)
-        return not late
+        await asyncio.wait(tasks, timeout=seconds)
+        return not self.depth()
 
     async def close(self) -> None:
         """Stop. What is not confirmed stays in the ledger for whoever scans next."""
@@ -192,7 +195,9 @@ class Relay:
                         destination=destination,
                         error=error,
                     )
-                    await self._clock.sleep(self._backoff.after(failures))
+                    await wait_event(self._clock, self._draining, self._backoff.after(failures))
+                    if self._draining.is_set():
+                        return
         finally:
             self._tasks.pop(destination, None)
 
