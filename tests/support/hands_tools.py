@@ -24,10 +24,14 @@ class FakeRun:
     attempt: int = 1
     cancel_requested: bool = False
     written: list[bytes] = field(default_factory=list[bytes])
+    lates: list[Ended] = field(default_factory=list[Ended])
     callback: Callable[[], object] | None = None
 
     def on_cancel(self, callback: Callable[[], object]) -> None:
         self.callback = callback
+
+    def late(self, outcome: Ended) -> None:
+        self.lates.append(outcome)
 
     def write(self, data: bytes) -> None:
         self.written.append(data)

@@ -16,7 +16,7 @@ from nerve.common.lease import Host
 from nerve.common.lifecycle import Backoff
 from nerve.common.logs import get_log
 from nerve.common.sql import Ledger
-from nerve.hands.ledger.finish import Finish, finish
+from nerve.hands.ledger.finish import Finish, Observation, finish, observe
 from nerve.hands.ledger.pages import Append, append_output
 from nerve.hands.ledger.release import Abandon, abandon
 from nerve.hands.ledger.reports import Speaker
@@ -145,6 +145,7 @@ class Engine:
             token=token,
             host=host,
             output=Output(command.execution, attempt, wake=wake),
+            observe=self._observe,
         )
         self._running[command.execution] = run
         run.task = loop.create_task(self._run(run), name=f"execution:{command.execution}")
@@ -261,6 +262,26 @@ class Engine:
                 if result.placeholder is not None:
                     raise
                 outcome = _storable(outcome, error)
+
+    def _observe(self, run: Running, outcome: Ended) -> None:
+        if not self._closed:
+            asyncio.get_running_loop().create_task(self._keep(run, outcome), name="observation")
+
+    async def _keep(self, run: Running, outcome: Ended) -> None:
+        unit = Observation(
+            execution=run.command.execution,
+            source="late_thread",
+            host=run.host,
+            token=run.token,
+            attempt=run.attempt,
+            move=outcome.move,
+            result=outcome.result,
+            now=self._clock.now_ms(),
+        )
+        try:
+            await self._ledger.commit(observe, unit)
+        except NerveError as error:
+            _log.warning("a late result was not kept", cause="observation", error=error)
 
     def _count(self, outcome: Ended, sequence: int | None) -> None:
         route = self._metrics.route

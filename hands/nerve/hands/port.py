@@ -42,6 +42,10 @@ class Run(Protocol):
         """Add output. From any thread; never blocks; what is too much becomes a gap."""
         ...
 
+    def late(self, outcome: Ended) -> None:
+        """What a call came to after its end was recorded: evidence for a person."""
+        ...
+
 
 current_run: ContextVar[Run | None] = ContextVar("nerve_current_run", default=None)
 """The run on whose behalf this task or thread executes; tasks and threads of a tool inherit it."""
@@ -67,7 +71,7 @@ class Tools(Protocol):
         ...
 
     async def run(self, run: Run) -> Ended:
-        """Call the tool once. Raises nothing of the tool's own making.
+        """Call the tool once. Raises nothing of the tool's own making, and Unavailable once closed.
 
         Cancelled only where the whole process gives up; then nobody knows the outcome.
         """

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import final
 
 from nerve.hands.output import Output
+from nerve.hands.port import Ended
 from nerve.protocol.binding import ToolBinding
 from nerve.protocol.commands import StartCommand
 
@@ -19,6 +20,7 @@ class Running:
     token: int
     host: str
     output: Output
+    observe: Callable[["Running", Ended], object]
     cancel_requested: bool = False
     task: asyncio.Task[None] | None = None
     appends: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]])
@@ -31,6 +33,9 @@ class Running:
 
     def write(self, data: bytes) -> None:
         self.output.write(data)
+
+    def late(self, outcome: Ended) -> None:
+        self.observe(self, outcome)
 
     def cancel(self) -> None:
         """A cancel was recorded: the tool may look, and one that can confirm it is told."""

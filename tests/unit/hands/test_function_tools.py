@@ -11,7 +11,7 @@ from nerve.protocol.content import TextPart
 from nerve.protocol.errors import ToolFailed
 from nerve.protocol.execution import Effect, ExecutionResult, ExecutionState, told
 from support.hands_tools import ended, outcome, prepared
-from support.waiting import soon
+from support.waiting import soon, until
 
 S = ExecutionState
 
@@ -255,6 +255,8 @@ async def test_a_thread_over_its_time_is_unknown_since_it_cannot_be_stopped() ->
     end = await soon(tools.run(run))
     assert outcome(end) == (S.UNKNOWN, Effect.UNCONFIRMED, "timeout")
     release.set()
+    await until(lambda: run.lates, "its late end was told")
+    assert outcome(run.lates[0])[0] is S.SUCCEEDED and run.lates[0].result.value == "late"
     tools.close()
 
 

@@ -296,3 +296,27 @@ async def test_a_worker_that_cannot_start_leaves_nothing_open(tmp_path: Path) ->
     await until(lambda: ours() <= before, "its threads ended")
     async with place(tmp_path, bench.catalog()) as here:
         assert (await here.told.end(await here.start("act"))).state is S.SUCCEEDED
+
+
+@pytest.mark.rule(20)
+@pytest.mark.rule(21)
+async def test_the_late_end_of_an_abandoned_thread_is_kept_as_an_observation(
+    tmp_path: Path,
+) -> None:
+    catalog, release = Catalog(), threading.Event()
+
+    @catalog.tool(timeout_seconds=0.05)
+    def slow() -> str:
+        release.wait(20)
+        return "late"
+
+    async with place(tmp_path, catalog) as here:
+        execution = await here.start("slow")
+        assert (await here.told.end(execution)).state is S.UNKNOWN
+        release.set()
+        store = here.worker.executions
+        async with asyncio.timeout(10):
+            while not (seen := await store.observations(execution)):
+                await asyncio.sleep(0.01)
+        assert [(each["source"], each["state"]) for each in seen] == [("late_thread", S.SUCCEEDED)]
+        assert (await here.row(execution))["state"] == S.UNKNOWN

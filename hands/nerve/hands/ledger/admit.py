@@ -111,7 +111,7 @@ async def _admit(tx: Tx, unit: Admit, command: Command, live: bool, any_barred: 
         attempt=1 if start else 0,
         host=unit.host if start else None,
         epoch=unit.speaker.epoch,
-        repeatable=command.repeatable,
+        repeatable=int(command.repeatable),
         namespace=command.namespace,
         cell=command.cell,
         tool=command.tool,

@@ -84,16 +84,42 @@ async def _late(tx: Tx, unit: Finish) -> int | None:
     if mine is not None:
         # Releasing raises the token, so this very end was committed and its answer was lost.
         return int(mine["sequence"])
-    await _observe(tx, unit)
+    fenced = Observation(
+        execution=unit.id,
+        source="fenced_owner",
+        host=unit.host,
+        token=unit.token,
+        attempt=unit.attempt,
+        move=unit.move,
+        result=unit.result,
+        now=unit.now,
+    )
+    await observe.apply(tx, fenced)
     return None
 
 
-async def _observe(tx: Tx, unit: Finish) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observation:
+    """A result that does not count. `source` says why: fenced_owner or late_thread."""
+
+    execution: str
+    source: str
+    host: str
+    token: int
+    attempt: int
+    move: Move
+    result: ExecutionResult | None
+    now: int
+
+
+@law("hands.observe", keys=lambda unit: (unit.execution,))
+async def observe(tx: Tx, unit: Observation) -> None:
+    """Keep it for whoever has to find out what happened; it is never applied by itself."""
     result = None if unit.result is None else canonical_bytes(unit.result.to_json()).decode()
     await tx.run(
         OBSERVE,
-        execution=unit.id,
-        source="fenced_owner",
+        execution=unit.execution,
+        source=unit.source,
         host=unit.host,
         token=unit.token,
         attempt=unit.attempt,

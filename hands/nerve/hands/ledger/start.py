@@ -86,7 +86,7 @@ async def _start(tx: Tx, unit: Start, want: Want, row: Row) -> Started | None:
         id=record.id,
         host=unit.host,
         epoch=unit.speaker.epoch,
-        repeatable=want.repeatable,
+        repeatable=int(want.repeatable),
         now=unit.now,
     )
     if changed is None:

@@ -27,7 +27,7 @@ from nerve.common.clock import Clock, within
 from nerve.common.logs import get_log
 from nerve.hands.port import Ended, Pool, Run, current_run, ended
 from nerve.hands.tools.context import FunctionContext
-from nerve.hands.tools.threads import Contained, Threads
+from nerve.hands.tools.threads import Contained, Threads, ThreadsClosed
 from nerve.protocol.binding import ToolBinding
 from nerve.protocol.canonical import canonical_bytes, check_text, check_value
 from nerve.protocol.catalog import Catalog
@@ -110,6 +110,8 @@ class FunctionTools:
             if task is not None and task.cancelling():
                 raise
             return _cancelled(run)
+        except ThreadsClosed:
+            raise
         except _OverTime as late:
             return _over_time(run, function, late)
         except Contained as contained:
@@ -144,12 +146,20 @@ class FunctionTools:
 
     async def _entered(self, run: Run, function: ToolFunction, call: Function) -> Any:
         if not function.is_async:
-            return await self._threads.run(call)
+            return await self._threads.run(call, partial(self._late, run, function))
         if run.binding.powers.cancellable:
             inner = asyncio.ensure_future(_contained(call))
             run.on_cancel(inner.cancel)
             return await inner
         return await _contained(call)
+
+    def _late(
+        self, run: Run, function: ToolFunction, value: Any, error: BaseException | None
+    ) -> None:
+        """A thread that ran over its time came to its end: too late to count, but worth knowing."""
+        run.late(
+            self._returned(function, value) if error is None else _raised(run, function, error)
+        )
 
     def _returned(self, function: ToolFunction, value: Any) -> Ended:
         if inspect.isawaitable(value) or inspect.isgenerator(value) or inspect.isasyncgen(value):

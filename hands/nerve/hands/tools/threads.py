@@ -10,6 +10,13 @@ from typing import Any
 
 from nerve.protocol.errors import Unavailable
 
+Late = Callable[[Any, BaseException | None], None]
+"""Called on the loop with what an abandoned call returned or raised in the end."""
+
+
+class ThreadsClosed(Unavailable):
+    """The host is closing: the call was not made."""
+
 
 @dataclass(slots=True)
 class _Job:
@@ -17,7 +24,9 @@ class _Job:
     context: contextvars.Context
     loop: asyncio.AbstractEventLoop
     future: asyncio.Future[Any]
+    late: Late
     abandoned: bool = False
+    over: bool = False
 
 
 class Threads:
@@ -31,14 +40,17 @@ class Threads:
         self._idle = 0
         self._closed = False
 
-    async def run(self, call: Callable[[], Any]) -> Any:
-        """What `call` returns or raises, whatever that is. Cancelling abandons it, it runs on."""
+    async def run(self, call: Callable[[], Any], late: Late) -> Any:
+        """What `call` returns or raises, whatever that is.
+
+        Cancelling abandons the call: it runs on, and `late` hears of its end.
+        """
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Any] = loop.create_future()
-        job = _Job(call, contextvars.copy_context(), loop, future)
+        job = _Job(call, contextvars.copy_context(), loop, future, late)
         with self._lock:
             if self._closed:
-                raise Unavailable("the threads of this host are closed", where="tools")
+                raise ThreadsClosed("the threads of this host are closed", where="tools")
             if self._idle == 0 and self._threads < self._most:
                 self._threads += 1
                 name = f"nerve-tool-{self._threads}"
@@ -49,11 +61,15 @@ class Threads:
         try:
             return await future
         except asyncio.CancelledError:
-            with self._lock:
-                # Its thread may never come back, so another one may be made in its place.
+            self._abandon(job)
+            raise
+
+    def _abandon(self, job: _Job) -> None:
+        """Its thread may never come back, so another one may be made in its place."""
+        with self._lock:
+            if not job.over:
                 job.abandoned = True
                 self._most += 1
-            raise
 
     def close(self) -> None:
         """Let idle threads end; those with a stuck tool are left to the end of the process."""
@@ -71,18 +87,26 @@ class Threads:
                 outcome = job.context.run(job.call)
             except BaseException as raised:
                 error = raised
-            with self._lock:
-                self._idle += not job.abandoned
-            try:
-                job.loop.call_soon_threadsafe(_resolve, job.future, outcome, error)
-            except RuntimeError:
-                return  # The loop has ended; nobody waits any more.
+            self._end(job, outcome, error)
             if job.abandoned:
-                with self._lock:
-                    self._most -= 1
-                    self._threads -= 1
                 return
             del job, outcome, error
+
+    def _end(self, job: _Job, outcome: Any, error: BaseException | None) -> None:
+        with self._lock:
+            job.over = True
+            if job.abandoned:
+                self._most -= 1
+                self._threads -= 1
+            else:
+                self._idle += 1
+        try:
+            if job.abandoned:
+                job.loop.call_soon_threadsafe(job.late, outcome, error)
+            else:
+                job.loop.call_soon_threadsafe(_resolve, job.future, outcome, error)
+        except RuntimeError:
+            pass  # The loop has ended; nobody waits any more.
 
 
 def _resolve(future: asyncio.Future[Any], outcome: Any, error: BaseException | None) -> None:
