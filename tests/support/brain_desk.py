@@ -91,7 +91,7 @@ class Desk:
             checkpoint=self.checkpoint(claimed),
             calls=said.pop("calls", claimed.calls),
             said=claimed.said,
-            applied=[row["execution"] for row in claimed.unapplied if row["state"] == "RECEIVED"],
+            applied=[each.execution for each in claimed.unapplied if each.state == "RECEIVED"],
             **said,
         )
 

@@ -59,7 +59,7 @@ async def test_two_results_of_one_thread_at_once_leave_nobody_waiting(
         else:
             assert moved[0].claimed is not None
             claimed, owner = moved[0].claimed, one if moved[0] is done[round % 2] else other
-        assert [row["state"] for row in claimed.unapplied] == ["RECEIVED"] * 2
+        assert [intent.state for intent in claimed.unapplied] == ["RECEIVED"] * 2
         assert await owner.finish(claimed) is Verdict.COMMITTED
     assert {row["open_count"] for row in await rows(session.runtime, TURNS)} == {0}
 
@@ -85,12 +85,12 @@ async def test_any_wakes_at_the_first_result_and_all_at_the_last(
     _, (first, second) = await parked(one, session, "r1", 2, "ANY")
     assert (await one.deliver(hands.update(first))).ready
     (claimed,) = await one.claim(ID)
-    assert [row["state"] for row in claimed.unapplied] == ["RECEIVED", "OPEN"]
+    assert [intent.state for intent in claimed.unapplied] == ["RECEIVED", "OPEN"]
     # The second arrives while the Run goes on: the park that follows must not sleep on it.
     assert not (await one.deliver(hands.update(second))).ready
     await one.park(claimed, 1, wait_mode="ANY")
     (again,) = await one.claim(ID)
-    assert [row["state"] for row in again.unapplied] == ["RECEIVED", "OPEN"]
+    assert [intent.state for intent in again.unapplied] == ["RECEIVED", "OPEN"]
 
 
 @pytest.mark.rule(11)

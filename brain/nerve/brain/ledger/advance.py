@@ -14,11 +14,17 @@ from nerve.brain.state.turn import TERMINAL, TurnPhase
 from nerve.common.outbox import put
 from nerve.common.sql import Tx, law, sql
 
-TURN = sql("select cancel_requested_at, settle, open_count from turn where id = :id")
+TURN = sql("select cancel_requested_at, open_count from turn where id = :id for update")
 FENCE = sql(
     "update thread set phase = :phase, host = :next_host, head = :head, ready_at = :ready_at,"
     " position = :position, digest = :digest"
     " where id = :id and host = :host and token = :token and phase = 'RUNNING'"
+)
+FENCE_LAST = sql(
+    "update thread set phase = 'IDLE', host = null, head = null, ready_at = 0,"
+    " position = :position, digest = :digest"
+    " where id = :id and host = :host and token = :token and phase = 'RUNNING'"
+    " and next_ordinal = 1 + (select ordinal from turn where id = :turn)"
 )
 NEXT_TURN = sql(
     "select id from turn where thread = :thread and ordinal > (select ordinal from turn"
@@ -64,33 +70,51 @@ RECEIVED = sql("select count(*) as received from intent where turn = :turn and s
 
 @law("brain.advance", keys=lambda unit: (unit.at.session, unit.at.thread))
 async def advance(tx: Tx, unit: Advance) -> Verdict:
-    turn = await tx.one(TURN, id=unit.at.turn)
-    assert turn is not None
-    cancelling = turn["cancel_requested_at"] is not None
-    if cancelling and unit.next in (Next.PARK, Next.CONTINUE, Next.RETRY):
-        return Verdict.CANCEL_FIRST
-    phase, head, ready_at = await _thread_after(tx, unit, open_count=turn["open_count"])
-    fenced = await tx.run(
-        FENCE,
-        id=unit.at.thread,
-        host=unit.at.host,
-        token=unit.at.token,
-        phase=phase.value,
-        next_host=unit.at.host if phase is ThreadPhase.RUNNING else None,
-        head=head,
-        ready_at=ready_at,
-        position=unit.at.position if unit.checkpoint is None else unit.checkpoint.position,
-        digest=unit.at.digest if unit.checkpoint is None else unit.checkpoint.digest,
-    )
-    if not fenced:
-        return Verdict.FENCED
+    phase = await _fence(tx, unit)
+    if isinstance(phase, Verdict):
+        return phase
     await _write_checkpoint(tx, unit)
     await _write_intents(tx, unit)
     await _write_turn(tx, unit)
     await _write_run(tx, unit)
-    await events.append(tx, unit.at.session, await _events(unit), now=unit.now)
+    await events.append(tx, unit.at.session, _events(unit), now=unit.now)
     await put(tx, unit.outgoing, host=unit.at.host, now=unit.now, relay=unit.relay)
     return Verdict.READY if phase is ThreadPhase.READY else Verdict.COMMITTED
+
+
+async def _fence(tx: Tx, unit: Advance) -> ThreadPhase | Verdict:
+    """Leave the Thread as this unit leaves it, where its owner speaks and may; else say why not."""
+    at, checkpoint = unit.at, unit.checkpoint
+    position = at.position if checkpoint is None else checkpoint.position
+    digest = at.digest if checkpoint is None else checkpoint.digest
+    if unit.next in _ENDS and await tx.run(
+        FENCE_LAST,
+        id=at.thread,
+        turn=at.turn,
+        host=at.host,
+        token=at.token,
+        position=position,
+        digest=digest,
+    ):
+        return ThreadPhase.IDLE
+    turn = await tx.one(TURN, id=at.turn)
+    assert turn is not None
+    if turn["cancel_requested_at"] is not None and unit.next in _STOPPABLE:
+        return Verdict.CANCEL_FIRST
+    phase, head, ready_at = await _thread_after(tx, unit, open_count=turn["open_count"])
+    fenced = await tx.run(
+        FENCE,
+        id=at.thread,
+        host=at.host,
+        token=at.token,
+        phase=phase.value,
+        next_host=at.host if phase is ThreadPhase.RUNNING else None,
+        head=head,
+        ready_at=ready_at,
+        position=position,
+        digest=digest,
+    )
+    return phase if fenced else Verdict.FENCED
 
 
 async def _thread_after(
@@ -212,6 +236,8 @@ async def _write_turn(tx: Tx, unit: Advance) -> None:
     )
 
 
+_ENDS = frozenset({Next.FINISH, Next.FAIL, Next.SETTLED})
+_STOPPABLE = frozenset({Next.PARK, Next.CONTINUE, Next.RETRY})
 _RUN_AFTER = {
     Next.PARK: RunState.PARKED,
     Next.FINISH: RunState.FINISHED,
@@ -254,7 +280,7 @@ async def _write_run(tx: Tx, unit: Advance) -> None:
     )
 
 
-async def _events(unit: Advance) -> list[NewEvent]:
+def _events(unit: Advance) -> list[NewEvent]:
     run = unit.at.run_id
     step = unit.at.step_id
     facts = [

@@ -9,6 +9,7 @@ from nerve.brain.state.run import STEP_OF_RUN, RunState
 from nerve.brain.state.turn import Settle
 from nerve.common.lease import require_live
 from nerve.common.sql import Row, Tx, law, sql
+from nerve.protocol.execution import ExecutionResult
 from nerve.protocol.identity import run_id, step_id
 
 CLAIM = sql(
@@ -17,19 +18,22 @@ CLAIM = sql(
     " and phase = 'READY' and ready_at <= :now order by ready_at limit :limit)"
     " returning id, session, head, token, position, digest, definition"
 )
-CLAIM_ONE = sql(
+RESUME = sql(
     "update thread set phase = 'RUNNING', host = :host, token = token + 1, claimed_at = :now"
-    " where id = :id and phase in ('READY', 'WAITING')"
-    " returning id, session, head, token, position, digest, definition"
+    " where id = :id and head = :turn and token = :token and phase = 'WAITING'"
+)
+RESUME_TURN = sql(
+    "update turn set phase = case when settle is null then 'RUNNING' else 'SETTLING' end,"
+    " runs = runs + 1, open_count = open_count - 1, retry_at = null where id = :id"
 )
 RUN_TURN = sql(
     "update turn set phase = case when settle is null then 'RUNNING' else 'SETTLING' end,"
     " runs = runs + 1, started_at = coalesce(started_at, :now), retry_at = null"
-    " where id = :id returning id, ordinal, phase, input, iterations, runs, calls, said, open_count,"
+    " where id = :id returning id, input, iterations, runs, calls, said, open_count,"
     " settle, failure, lost_step, retry_policy, retry_count"
 )
 UNAPPLIED = sql(
-    "select execution, call_id, kind, tool, arguments, state, outcome, effect, result, reason"
+    "select execution, call_id, tool, state, outcome, effect, result"
     " from intent where turn = :turn and state <> 'APPLIED' order by ordinal"
 )
 OWNED = sql(
@@ -60,6 +64,20 @@ COUNT_STEPS = sql("select count(*) as steps from step where turn = :turn and run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Unapplied:
+    """An intent of a Turn that no checkpoint contains yet; `read` is its result, already parsed."""
+
+    execution: str
+    call_id: str
+    tool: str
+    state: str
+    outcome: str
+    effect: str
+    result: bytes | None
+    read: ExecutionResult | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Claimed:
     """A Thread that this host now owns, with everything its head Turn needs to go on."""
 
@@ -82,7 +100,7 @@ class Claimed:
     lost_step: str | None
     retry_policy: str | None
     retry_count: int
-    unapplied: Sequence[Row]
+    unapplied: Sequence[Unapplied]
     claimed_at: int
 
 
@@ -106,10 +124,52 @@ async def claim(tx: Tx, unit: Claim) -> list[Claimed]:
     return [await take(tx, row, now=unit.now) for row in rows]
 
 
-async def claim_one(tx: Tx, thread: str, *, host: str, now: int) -> Claimed | None:
-    """Claim a certain Thread inside another law, where `host` is known to be LIVE."""
-    row = await tx.one(CLAIM_ONE, id=thread, host=host, now=now)
-    return None if row is None else await take(tx, row, now=now)
+async def resume(tx: Tx, seen: Row, arrived: Unapplied, *, host: str, now: int) -> Claimed:
+    """Claim a Thread that waited for `arrived`, inside the law that read (and locked) all of `seen`."""
+    taken = await tx.run(
+        RESUME, id=seen["thread"], turn=seen["turn"], token=seen["token"], host=host, now=now
+    )
+    assert taken, seen["thread"]
+    await tx.run(RESUME_TURN, id=seen["turn"])
+    unapplied = [arrived] if seen["unapplied"] == 1 else await _unapplied(tx, seen["turn"])
+    return Claimed(
+        thread=seen["thread"],
+        session=seen["session"],
+        definition=seen["definition"],
+        token=seen["token"] + 1,
+        position=seen["position"],
+        digest=seen["digest"],
+        turn=seen["turn"],
+        first=False,
+        run=seen["runs"] + 1,
+        input=seen["input"],
+        iterations=seen["iterations"],
+        calls=seen["calls"],
+        said=seen["said"],
+        open_count=seen["open_count"] - 1,
+        settle=None if seen["settle"] is None else Settle(seen["settle"]),
+        failure=seen["failure"],
+        lost_step=seen["lost_step"],
+        retry_policy=seen["retry_policy"],
+        retry_count=seen["retry_count"],
+        unapplied=unapplied,
+        claimed_at=now,
+    )
+
+
+async def _unapplied(tx: Tx, turn: str) -> list[Unapplied]:
+    return [
+        Unapplied(
+            execution=row["execution"],
+            call_id=row["call_id"],
+            tool=row["tool"],
+            state=row["state"],
+            outcome=row["outcome"],
+            effect=row["effect"],
+            result=row["result"],
+        )
+        for row in await tx.all(UNAPPLIED, turn=turn)
+    ]
 
 
 async def take(tx: Tx, thread: Row, *, now: int) -> Claimed:
@@ -120,7 +180,7 @@ async def take(tx: Tx, thread: Row, *, now: int) -> Claimed:
     if first:
         started = NewEvent(type="turn.started", thread=thread["id"], turn=turn["id"])
         await events.append(tx, thread["session"], [started], now=now)
-    unapplied = await tx.all(UNAPPLIED, turn=turn["id"]) if turn["calls"] else ()
+    unapplied = await _unapplied(tx, turn["id"]) if turn["calls"] else ()
     return Claimed(
         thread=thread["id"],
         session=thread["session"],

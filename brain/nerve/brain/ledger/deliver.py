@@ -12,7 +12,7 @@ from typing import Any
 import orjson
 
 from nerve.brain.ledger import events
-from nerve.brain.ledger.claim import Claimed, claim_one
+from nerve.brain.ledger.claim import Claimed, Unapplied, resume
 from nerve.brain.ledger.events import NewEvent
 from nerve.brain.state.turn import TurnPhase
 from nerve.common import inbox
@@ -22,15 +22,19 @@ from nerve.common.sql import Row, Tx, law, sql
 from nerve.protocol.content import Message, Role, TextPart
 from nerve.protocol.envelope import open_envelope
 from nerve.protocol.execution import Effect, ExecutionResult, ExecutionState, told
+from nerve.protocol.identity import turn_of
 from nerve.protocol.updates import ExecutionUpdate, LedgerMark, SnapshotUpdate
 
 FIND = sql(
     "select i.execution, i.turn, i.thread, i.session, i.call_id, i.tool, i.route, i.kind, i.state,"
     " i.outcome, i.sequence, i.ledger_id, i.ledger_epoch, i.ledger_position, i.admitted_at,"
     " i.cancel_requested_at, t.phase, t.wait_mode, t.open_count, t.settle, t.pause_intent,"
-    " t.retry_at, h.phase as thread_phase, h.definition"
+    " t.retry_at, t.input, t.iterations, t.runs, t.calls, t.said, t.failure, t.lost_step,"
+    " t.retry_policy, t.retry_count, h.phase as thread_phase, h.definition, h.token, h.position,"
+    " h.digest, (select count(*) from (select 1 from intent u where u.turn = i.turn"
+    " and u.state <> 'APPLIED' limit 2) as few) as unapplied"
     " from intent i join turn t on t.id = i.turn join thread h on h.id = i.thread"
-    " where i.execution = :execution"
+    " where i.execution = :execution for update of i, t, h"
 )
 PROGRESS = sql(
     "update intent set outcome = :outcome, effect = :effect, attempt = :attempt,"
@@ -47,9 +51,7 @@ RECEIVE = sql(
     " completed_at = :at, received_at = :now, next_inquiry_at = null"
     " where execution = :execution and state = 'OPEN'"
 )
-ONE_LESS_OPEN = sql(
-    "update turn set open_count = open_count - 1 where id = :id returning open_count"
-)
+ONE_LESS_OPEN = sql("update turn set open_count = open_count - 1 where id = :id")
 WAKE = sql(
     "update thread set phase = 'READY', ready_at = :ready_at where id = :id and phase = 'WAITING'"
 )
@@ -101,7 +103,7 @@ class Deliver:
     now: int
 
 
-@law("brain.deliver", keys=lambda unit: (unit.update.execution,))
+@law("brain.deliver", keys=lambda unit: (turn_of(unit.update.execution),))
 async def deliver(tx: Tx, unit: Deliver) -> Delivered:
     intent = await tx.one(FIND, execution=unit.update.execution)
     if intent is None or intent["kind"] != "remote":
@@ -198,42 +200,55 @@ async def apply(
         await tx.run(PROGRESS, next_inquiry_at=unit.now + unit.silence_ms, **common)
         await _tell(tx, intent, _progress_event(intent, update), unit.now)
         return Delivered(accepted=Accepted.APPLIED, turn=intent["turn"])
-    await tx.run(RECEIVE, result=_result_bytes(update), now=unit.now, **common)
+    result = _result_bytes(update)
+    await tx.run(RECEIVE, result=result, now=unit.now, **common)
     if update.sequence > 1:
         await inbox.release(tx, execution=update.execution, sequence=update.sequence)
     await _tell(tx, intent, _received_event(intent, update), unit.now)
-    return await received(tx, intent, unit.host, unit.offers, unit.now)
+    arrived = arrival(intent, update.state, update.effect, result, update.result)
+    return await received(tx, intent, arrived, unit.host, unit.offers, unit.now)
+
+
+def arrival(
+    intent: Row,
+    state: ExecutionState,
+    effect: Effect,
+    result: bytes | None,
+    read: ExecutionResult | None,
+) -> Unapplied:
+    """The intent as it stands once its result was received."""
+    return Unapplied(
+        execution=intent["execution"],
+        call_id=intent["call_id"],
+        tool=intent["tool"],
+        state="RECEIVED",
+        outcome=state.value,
+        effect=effect.value,
+        result=result,
+        read=read,
+    )
 
 
 async def received(
-    tx: Tx, intent: Row, host: str | None, offers: frozenset[str], now: int
+    tx: Tx, intent: Row, arrived: Unapplied, host: str | None, offers: frozenset[str], now: int
 ) -> Delivered:
     """One result less to wait for: claim the Thread here, make it READY, or leave it waiting."""
-    row = await tx.one(ONE_LESS_OPEN, id=intent["turn"])
-    assert row is not None
-    done = Delivered(
-        accepted=Accepted.APPLIED,
-        turn=intent["turn"],
-        definition=intent["definition"],
+    turn, definition = intent["turn"], intent["definition"]
+    goes_on = intent["thread_phase"] == "WAITING" and eligible(
+        intent, open_count=intent["open_count"] - 1
     )
-    if intent["thread_phase"] != "WAITING" or not eligible(intent, open_count=row["open_count"]):
-        return done
-    if host is not None and intent["definition"] in offers and await require_live(tx, host):
-        claimed = await claim_one(tx, intent["thread"], host=host, now=now)
-        if claimed is not None:
-            return Delivered(
-                accepted=done.accepted,
-                turn=done.turn,
-                definition=done.definition,
-                claimed=claimed,
-            )
-    await tx.run(WAKE, id=intent["thread"], ready_at=now)
-    return Delivered(
-        accepted=done.accepted,
-        turn=done.turn,
-        definition=done.definition,
-        ready=True,
-    )
+    may_claim = goes_on and host is not None and definition in offers
+    if may_claim and host is not None and await require_live(tx, host):
+        return Delivered(
+            accepted=Accepted.APPLIED,
+            turn=turn,
+            definition=definition,
+            claimed=await resume(tx, intent, arrived, host=host, now=now),
+        )
+    await tx.run(ONE_LESS_OPEN, id=turn)
+    if goes_on:
+        await tx.run(WAKE, id=intent["thread"], ready_at=now)
+    return Delivered(accepted=Accepted.APPLIED, turn=turn, definition=definition, ready=goes_on)
 
 
 def eligible(turn: Row, *, open_count: int) -> bool:

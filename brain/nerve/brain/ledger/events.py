@@ -39,7 +39,11 @@ async def append(tx: Tx, session: str, events: Sequence[NewEvent], *, now: int) 
     row = await tx.one(ADVANCE, id=session, count=len(events))
     if row is None:
         raise AssertionError(f"session {session} has no row, and its thread has")
-    first = int(row["sequence"]) - len(events) + 1
+    await write(tx, session, events, first=int(row["sequence"]) - len(events) + 1, now=now)
+
+
+async def write(tx: Tx, session: str, events: Sequence[NewEvent], *, first: int, now: int) -> None:
+    """Write `events` under numbers that the Session's row has counted by now."""
     rows: list[dict[str, Any]] = []
     for sequence, event in enumerate(events, first):
         body = event.body

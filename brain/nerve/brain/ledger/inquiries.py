@@ -17,6 +17,7 @@ from nerve.brain.ledger.deliver import (
     SEEN_LEDGER,
     Accepted,
     Delivered,
+    arrival,
     observe,
     received,
     received_event,
@@ -27,7 +28,7 @@ from nerve.common.outbox import OutboxRow, Relay, put
 from nerve.common.sql import Row, Tx, law, sql
 from nerve.protocol.errors import ToolFailed
 from nerve.protocol.execution import Effect, ExecutionState, failed_result
-from nerve.protocol.identity import ThreadKey
+from nerve.protocol.identity import ThreadKey, turn_of
 from nerve.protocol.updates import Absence, LedgerMark, NotFoundUpdate
 
 WRONG_LEDGER = "wrong_ledger"
@@ -153,7 +154,7 @@ class NotFound:
     now: int
 
 
-@law("brain.not_found", keys=lambda unit: (unit.update.execution,))
+@law("brain.not_found", keys=lambda unit: (turn_of(unit.update.execution),))
 async def not_found(tx: Tx, unit: NotFound) -> Delivered:
     """What an absence means for an intent: start again, renew, refuse, or UNKNOWN."""
     intent = await tx.one(FIND, execution=unit.update.execution)
@@ -238,6 +239,7 @@ async def _refused(tx: Tx, unit: NotFound, intent: Row) -> Delivered:
     update = unit.update
     text = update.reason or "the Hands host refused to run it"
     result = failed_result(ToolFailed(text))
+    written = orjson.dumps(result.to_json())
     await tx.run(
         RECEIVE,
         execution=intent["execution"],
@@ -245,7 +247,7 @@ async def _refused(tx: Tx, unit: NotFound, intent: Row) -> Delivered:
         effect=Effect.NONE.value,
         attempt=0,
         sequence=intent["sequence"],
-        result=orjson.dumps(result.to_json()),
+        result=written,
         reason=text,
         host=update.host,
         ledger_id=update.ledger.ledger_id,
@@ -256,7 +258,8 @@ async def _refused(tx: Tx, unit: NotFound, intent: Row) -> Delivered:
     )
     fact = received_event(intent, ExecutionState.FAILED, Effect.NONE, result, attempt=0)
     await events.append(tx, intent["session"], [fact], now=unit.now)
-    return await received(tx, intent, unit.host, unit.offers, unit.now)
+    arrived = arrival(intent, ExecutionState.FAILED, Effect.NONE, written, result)
+    return await received(tx, intent, arrived, unit.host, unit.offers, unit.now)
 
 
 def _names(intent: Row) -> dict[str, Any]:

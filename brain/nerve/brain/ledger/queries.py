@@ -13,6 +13,7 @@ from nerve.protocol.updates import LedgerMark
 PAGE_MAX = 1000
 
 HEAD_OF = sql("select head, phase, host, claimed_at, ready_at from thread where id = :id")
+OUTCOME = sql("select id, phase, output, failure from turn where id = :id")
 INTENTS = sql("select * from intent where turn = :turn order by ordinal")
 ONE_INTENT = sql("select * from intent where execution = :execution")
 RUNS = sql("select * from run where turn = :turn and number > :after order by number limit :limit")
@@ -63,6 +64,11 @@ async def turn(tx: Tx, id: str) -> Row:
             error.next_step = f"did you mean {near[0]}?"
         raise error
     return row
+
+
+async def outcome(tx: Tx, id: str) -> Row:
+    """(id, phase, output, failure) of the Turn. Raises as `turn`."""
+    return await tx.one(OUTCOME, id=id) or await turn(tx, id)
 
 
 async def session(tx: Tx, id: str) -> Row:

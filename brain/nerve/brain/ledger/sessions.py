@@ -12,7 +12,7 @@ from nerve.protocol.identity import MAIN_THREAD, SessionKey
 FIND = sql("select * from session where id = :id")
 MAKE = sql(
     "insert into session (id, namespace, name, state, agent, sequence, pruned, created_at)"
-    " values (:id, :namespace, :name, 'OPEN', :agent, 0, 0, :now)"
+    " values (:id, :namespace, :name, 'OPEN', :agent, :sequence, 0, :now)"
 )
 FIND_THREAD = sql("select * from thread where id = :id")
 MAKE_THREAD = sql(
@@ -64,25 +64,22 @@ async def open_session(tx: Tx, unit: OpenSession) -> None:
     if unit.agent is None:
         raise unknown_session(str(unit.key))
     definition = await definitions.resolve(tx, unit.agent, unit.version)
+    thread = unit.key.thread().id
+    facts = [
+        NewEvent(type="session.created", body={"agent": unit.agent}),
+        NewEvent(type="thread.created", thread=thread, body={"name": MAIN_THREAD}),
+    ]
     await tx.run(
         MAKE,
         id=unit.key.id,
         namespace=unit.key.namespace,
         name=unit.key.session,
         agent=unit.agent,
+        sequence=len(facts),
         now=unit.now,
     )
-    thread = unit.key.thread().id
     await _make_thread(tx, unit.key, MAIN_THREAD, definition, unit.now)
-    await events.append(
-        tx,
-        unit.key.id,
-        [
-            NewEvent(type="session.created", body={"agent": unit.agent}),
-            NewEvent(type="thread.created", thread=thread, body={"name": MAIN_THREAD}),
-        ],
-        now=unit.now,
-    )
+    await events.write(tx, unit.key.id, facts, first=1, now=unit.now)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

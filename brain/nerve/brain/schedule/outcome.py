@@ -15,7 +15,7 @@ from nerve.brain.harness import (
     ToolCall,
     ToolOutcome,
 )
-from nerve.brain.ledger.claim import Claimed
+from nerve.brain.ledger.claim import Claimed, Unapplied
 from nerve.brain.ledger.events import NewEvent
 from nerve.brain.ledger.step_unit import (
     Advance,
@@ -29,7 +29,6 @@ from nerve.brain.state.checkpoint import chained
 from nerve.brain.state.turn import Settle, TurnPhase
 from nerve.brain.tools.messages import Messages
 from nerve.common.outbox import OutboxRow, Relay
-from nerve.common.sql import Row
 from nerve.protocol.canonical import canonical_bytes
 from nerve.protocol.content import Message
 from nerve.protocol.errors import UnknownTool
@@ -39,18 +38,20 @@ from nerve.protocol.identity import Origin, ThreadKey, execution_id
 CANCELLED = "the Turn was cancelled"
 
 
-def outcomes(rows: Sequence[Row]) -> list[ToolOutcome]:
+def outcomes(unapplied: Sequence[Unapplied]) -> list[ToolOutcome]:
     """The received results among a Turn's unapplied intents."""
-    return [_outcome(row) for row in rows if row["state"] == "RECEIVED"]
+    return [_outcome(intent) for intent in unapplied if intent.state == "RECEIVED"]
 
 
-def _outcome(row: Row) -> ToolOutcome:
-    result = ExecutionResult.model_validate_json(row["result"]) if row["result"] else None
-    state, effect = ExecutionState(row["outcome"]), Effect(row["effect"])
+def _outcome(intent: Unapplied) -> ToolOutcome:
+    result = intent.read
+    if result is None and intent.result:
+        result = ExecutionResult.model_validate_json(intent.result)
+    state, effect = ExecutionState(intent.outcome), Effect(intent.effect)
     return ToolOutcome(
-        call_id=row["call_id"],
-        tool=row["tool"],
-        execution=row["execution"],
+        call_id=intent.call_id,
+        tool=intent.tool,
+        execution=intent.execution,
         state=state,
         effect=effect,
         value=None if result is None else result.value,
@@ -58,8 +59,8 @@ def _outcome(row: Row) -> ToolOutcome:
     )
 
 
-def waiting(rows: Sequence[Row]) -> list[str]:
-    return [row["call_id"] for row in rows if row["state"] == "OPEN"]
+def waiting(unapplied: Sequence[Unapplied]) -> list[str]:
+    return [intent.call_id for intent in unapplied if intent.state == "OPEN"]
 
 
 def sealed_checkpoint(checkpoint: Checkpoint, frame: Frame, digest: str) -> NewCheckpoint:
@@ -208,7 +209,7 @@ def turn_input(claimed: Claimed) -> Message:
 
 
 def _applied(claimed: Claimed) -> list[str]:
-    return [row["execution"] for row in claimed.unapplied if row["state"] == "RECEIVED"]
+    return [intent.execution for intent in claimed.unapplied if intent.state == "RECEIVED"]
 
 
 def _said(at: Place, before: int, messages: Sequence[Message]) -> list[NewEvent]:
