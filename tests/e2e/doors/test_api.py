@@ -122,7 +122,6 @@ async def test_input_over_the_limit_is_refused_once_with_its_size_and_the_limit(
             assert f"limit is {CONTENT_BYTES_MAX}" in error.message
 
 
-@pytest.mark.capability("A8.1", "A9.4")
 async def test_what_belongs_to_another_tenant_or_to_nobody_is_not_found(tmp_path: Path) -> None:
     async with world(tmp_path) as (runtime, session):
         turn = await session.submit("r", "x")

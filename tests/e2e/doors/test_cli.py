@@ -24,7 +24,6 @@ async def refused(at: Apart, code: int, *arguments: str, input: bytes = b"") -> 
 
 
 @pytest.mark.report("U51", "U104", "U106", "U110")
-@pytest.mark.capability("H4.1")
 async def test_hostile_arguments_get_a_sentence_and_change_nothing(tmp_path: Path) -> None:
     raw = tmp_path / "raw.bin"
     raw.write_bytes(bytes(range(256)))

@@ -161,7 +161,6 @@ def check(rows: Any, bad: Wanted) -> None:
 
 @pytest.mark.report("U50", "U59")
 @pytest.mark.rule(15)
-@pytest.mark.capability("A8.1")
 async def test_a_brain_refuses_hostile_updates_and_its_turns_go_on(tmp_path: Path) -> None:
     async with apart(tmp_path, APP) as at:
         await at.brain()

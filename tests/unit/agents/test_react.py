@@ -295,6 +295,7 @@ async def test_a_hostile_preview_does_not_stop_the_answer() -> None:
 
 
 @pytest.mark.capability("A7.4")
+@pytest.mark.law(8)
 async def test_reasoning_stays_in_the_journal() -> None:
     answer = ModelAnswer(text="Done.", reasoning="a secret \x00thought")
     conductor = conductor_of([answer])

@@ -43,6 +43,7 @@ async def test_without_disorder_everything_arrives_in_order() -> None:
     assert SENT == await seen(Disorder(seed=1))
 
 
+@pytest.mark.law(12)
 async def test_the_same_seed_misbehaves_in_the_same_way() -> None:
     disorder = Disorder(seed=7, lose=0.1, double=0.2, delay=0.3, shuffle=0.5)
     assert await seen(disorder) == await seen(disorder)
