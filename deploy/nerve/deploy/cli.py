@@ -8,8 +8,7 @@ import os
 import sys
 
 
-def main():
-    # type: () -> None
+def main() -> None:
     """Run the command line and exit."""
     problem = unsupported(sys.version_info[:2], sys.platform)
     if problem:
@@ -27,8 +26,7 @@ def main():
     os._exit(code)
 
 
-def unsupported(version, platform):
-    # type: (tuple[int, ...], str) -> str
+def unsupported(version: "tuple[int, ...]", platform: str) -> str:
     """Why nerve cannot run here, in a sentence; empty where it can."""
     if version < (3, 11):
         found = ".".join(map(str, version))

@@ -4,11 +4,11 @@ import dataclasses
 import json
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from enum import Enum
 from pathlib import PurePath
-from typing import Any, final
+from typing import Any, cast, final
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
@@ -21,17 +21,19 @@ def plain(value: Any) -> Any:
         return value.value
     if isinstance(value, str):
         return value
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+    to_json = getattr(value, "to_json", None)
+    if to_json is not None:
+        return plain(to_json())
+    if dataclasses.is_dataclass(value):
         return {
             field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)
         }
-    if hasattr(value, "to_json"):
-        return plain(value.to_json())
     if isinstance(value, Mapping):
-        return {str(key): plain(each) for key, each in value.items()}
+        members = cast("Mapping[Any, Any]", value)
+        return {str(key): plain(each) for key, each in members.items()}
     if isinstance(value, PurePath):
         return str(value)
-    return [plain(each) for each in value]
+    return [plain(each) for each in cast("Iterable[Any]", value)]
 
 
 def as_json(value: Any) -> str:
@@ -89,14 +91,12 @@ def error_line(
 def mismatch_lines(details: Mapping[str, Any]) -> list[str]:
     """The old and the new form of each tool that a BindingMismatch names, as far as they differ."""
     lines: list[str] = []
-    old, new = details.get("old"), details.get("new")
-    if not isinstance(old, Mapping) or not isinstance(new, Mapping):
-        return lines
+    old, new = _object(details.get("old")), _object(details.get("new"))
     for name in sorted({*old, *new}):
-        before, after = old.get(name), new.get(name)
-        if not isinstance(before, Mapping) or not isinstance(after, Mapping):
-            lines.append(f"  {name}: {'added' if before is None else 'removed'}")
+        if name not in old or name not in new:
+            lines.append(f"  {name}: {'removed' if name in old else 'added'}")
             continue
+        before, after = _object(old[name]), _object(new[name])
         for key in sorted({*before, *after}):
             if before.get(key) != after.get(key):
                 lines.append(f"  {name}.{key} old: {as_json(before.get(key))}")
@@ -105,6 +105,11 @@ def mismatch_lines(details: Mapping[str, Any]) -> list[str]:
     if turns:
         lines.append(f"  held by: {', '.join(map(str, turns))}")
     return lines
+
+
+def _object(value: Any) -> Mapping[str, Any]:
+    """The members of a JSON object; none where it is none."""
+    return cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else {}
 
 
 @final

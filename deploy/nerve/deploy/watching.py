@@ -158,7 +158,7 @@ def _message(payload: Mapping[str, Any]) -> str:
 
 
 def _failure(payload: Mapping[str, Any]) -> str:
-    failure = payload.get("failure") or {}
+    failure: Mapping[str, Any] = payload.get("failure") or {}
     return f"{failure.get('code', '')} {failure.get('message', '')}".strip()
 
 

@@ -1,5 +1,7 @@
 """Whoever follows a Turn gets to its end, however reading and ending fall together."""
 
+from collections.abc import Awaitable, Callable
+
 import pytest
 
 from nerve.brain.agents.react import ReactAgent, ScriptedModel
@@ -13,7 +15,7 @@ async def test_a_turn_that_ends_between_two_reads_is_followed_to_its_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     looks: list[bool] = []
-    really = Watch._ended
+    really: Callable[[Watch, str], Awaitable[bool]] = vars(Watch)["_ended"]
 
     async def late(self: Watch, turn: str) -> bool:
         """The first look was before the end; all that follows comes after it."""

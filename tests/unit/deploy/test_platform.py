@@ -42,6 +42,9 @@ def test_the_entry_point_reads_as_an_old_python() -> None:
 def test_a_network_file_system_is_refused_with_the_way_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(place, "_file_system", lambda path: "nfs4")
+    def network(path: Path) -> str:
+        return "nfs4"
+
+    monkeypatch.setattr(place, "_file_system", network)
     with pytest.raises(BadInput, match=r"network file system \(nfs4\).*local disk"):
         place.StateDirectory.open(tmp_path / "state", create=True)
