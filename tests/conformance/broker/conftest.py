@@ -9,8 +9,10 @@ import pytest
 
 from nerve.common import faults
 from nerve.common.broker import Broker, MemoryBroker, SqliteBroker
+from nerve.common.broker.rabbitmq import RabbitBroker, RabbitSettings
 from nerve.common.wakeups import Doorbell
 from support.queues import Opened
+from support.rabbit import virtual_host
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +59,25 @@ def sqlite_on_a_slow_disk(directory: Path) -> AbstractAsyncContextManager[Link]:
     return sqlite(directory, quick_flush_seconds=0.0)
 
 
+@asynccontextmanager
+async def rabbitmq(directory: Path) -> AsyncGenerator[Link]:
+    async with virtual_host() as url:
+        settings = RabbitSettings(url=url, publish_seconds=5, watch_seconds=1, hold_seconds=0.5)
+        sender, receiver = RabbitBroker(settings), RabbitBroker(settings)
+        await sender.open()
+        await receiver.open()
+        try:
+            yield Link(sender, receiver)
+        finally:
+            await sender.close()
+            await receiver.close()
+
+
 BROKERS: dict[str, Opener] = {
     "memory": memory,
     "sqlite": sqlite,
     "sqlite-slow-disk": sqlite_on_a_slow_disk,
+    "rabbitmq": rabbitmq,
 }
 
 
