@@ -5,16 +5,18 @@ transaction, and releasing it is final and takes everything from it in one trans
 heartbeat only tell others when to release, and a mistake of theirs costs truthfulness about a tool
 (UNKNOWN), never a second effect:
 
-    lock free, process seen gone          release now
+    process seen gone                     release now
     lock free, heartbeat fresh            Brain: release now; Hands: after a grace
     lock held or not to be seen           release when the heartbeat stood still for the lease
 
 The heartbeat is a counter, not a time. An observer measures how long it stood still on its own
 monotonic clock and over several of its own looks, so that no stepped clock and no suspended machine
-takes anything away. It beats from a thread, because a tool may block the event loop.
+takes anything away; it counts no time in which it was frozen itself, and none in which nobody could
+have written. It beats from a thread, because a tool may block the event loop.
 """
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -35,6 +37,9 @@ from nerve.protocol.identity import new_uuid7
 _log = get_log("nerve.common.lease")
 
 LOOKS_MIN = 4
+# Of the time between two looks, no more counts: who was frozen meanwhile has seen nothing of it.
+STEP_SECONDS_MAX = 1.0
+STEP_SWEEPS_MAX = 4
 
 REGISTER = sql(
     "insert into host (id, state, role, pid, process_started, boot, offers, lease_ms, registered_at)"
@@ -69,7 +74,7 @@ class Sight:
 
 def dead(sight: Sight, *, lease_seconds: float, grace_seconds: float) -> bool:
     """Whether to release a host that looks like `sight` (`grace_seconds` is 0 for a Brain)."""
-    if sight.lock is LockSight.FREE and sight.gone:
+    if sight.gone:
         return True
     if sight.still_seconds >= lease_seconds and sight.looks >= LOOKS_MIN:
         return True
@@ -139,12 +144,15 @@ class Host:
         self._lease_seconds = settings.lease_seconds
         self._interval_seconds = settings.heartbeat_seconds
         self._deadline = 0.0
+        self._beaten = 0.0
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._loop = asyncio.get_running_loop()
         self.lost = asyncio.Event()
         """Set when another host has released this incarnation: nothing it commits passes any more."""
         self.on_lost: list[Callable[[], None]] = []
+        self.released = False
+        """It gave everything back by itself."""
         self.beat_late_seconds = 0.0
 
     def alive(self) -> bool:
@@ -154,11 +162,16 @@ class Host:
         """
         return not self.lost.is_set() and self._clock.monotonic() < self._deadline
 
+    def beating(self) -> bool:
+        """Whether this host could write lately: if not, others could not either."""
+        return self._clock.monotonic() - self._beaten < 2 * self._interval_seconds + 1.0
+
     async def drop_lock(self) -> None:
         await self._lifeline.drop()
 
     def start_beating(self) -> None:
-        self._deadline = self._clock.monotonic() + self._lease_seconds
+        self._beaten = self._clock.monotonic()
+        self._deadline = self._beaten + self._lease_seconds
         self._thread = threading.Thread(target=self._beat, name="nerve-heartbeat", daemon=True)
         self._thread.start()
 
@@ -175,10 +188,11 @@ class Host:
             wait = self._interval_seconds
             try:
                 if not self._lifeline.beat():
-                    self._loop.call_soon_threadsafe(self._lose)
+                    self._tell_lost()
                     break
+                self._beaten = self._clock.monotonic()
                 self._deadline = began + self._lease_seconds
-                self.beat_late_seconds = self._clock.monotonic() - began
+                self.beat_late_seconds = self._beaten - began
             except Exception as error:
                 wait = min(1.0, self._interval_seconds)
                 self.beat_late_seconds = (
@@ -187,8 +201,13 @@ class Host:
                 _log.warning("a heartbeat could not be written", cause="heartbeat", error=error)
         self._lifeline.hang_up()
 
+    def _tell_lost(self) -> None:
+        # A loop that was closed meanwhile has nobody to tell.
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._lose)
+
     def _lose(self) -> None:
-        if self.lost.is_set():
+        if self.lost.is_set() or self._stop.is_set() or self.released:
             return
         self.lost.set()
         _log.error("this host was released by another one; it stops owning anything", host=self.id)
@@ -198,10 +217,13 @@ class Host:
 
 @dataclass(slots=True)
 class _Seen:
+    """What this observer counted itself: seconds of stillness, and of a lock that is free."""
+
     counter: int
-    since: float
-    looks: int
-    lock_lost: float | None = None
+    looked: float
+    still: float = 0.0
+    looks: int = 0
+    lock_lost: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -251,17 +273,19 @@ class Hosts:
         now = self._clock.now_ms()
         id = new_uuid7(now)
         host = Host(id, await self._liveness.take(id), self._clock, self._settings)
-        await self._ledger.commit(
-            register,
-            _Register(
-                id=id,
-                role=self._role,
-                mark=process.own(),
-                offers=orjson.dumps(offers).decode(),
-                lease_ms=int(self._settings.lease_seconds * 1000),
-                now=now,
-            ),
+        unit = _Register(
+            id=id,
+            role=self._role,
+            mark=process.own(),
+            offers=orjson.dumps(offers).decode(),
+            lease_ms=int(self._settings.lease_seconds * 1000),
+            now=now,
         )
+        try:
+            await self._ledger.commit(register, unit)
+        except BaseException:
+            await host.drop_lock()
+            raise
         host.start_beating()
         self.host = host
         return host
@@ -276,6 +300,7 @@ class Hosts:
         host = self.host
         if host is None:
             return
+        host.released = True
         try:
             await self._release(host.id)
         finally:
@@ -320,22 +345,27 @@ class Hosts:
         if released and self._on_release is not None:
             self._on_release(id)
 
+    def _can_tell(self) -> bool:
+        """While this host cannot write either, a heartbeat that stands still says nothing."""
+        return self.host is None or self.host.beating()
+
     def _dead(self, row: Row, lock: LockSight) -> bool:
         now = self._clock.monotonic()
-        seen = self._seen.setdefault(row["id"], _Seen(row["counter"], now, 0))
+        seen = self._seen.setdefault(row["id"], _Seen(row["counter"], now))
+        most = max(STEP_SECONDS_MAX, STEP_SWEEPS_MAX * self.interval_seconds)
+        passed = min(now - seen.looked, most) if self._can_tell() else 0.0
+        seen.looked = now
         if seen.counter != row["counter"]:
-            seen.counter, seen.since, seen.looks = row["counter"], now, 0
+            seen.counter, seen.still, seen.looks, passed = row["counter"], 0.0, 0, 0.0
+        seen.still += passed
         seen.looks += 1
-        if lock is not LockSight.FREE:
-            seen.lock_lost = None
-        elif seen.lock_lost is None:
-            seen.lock_lost = now
+        seen.lock_lost = seen.lock_lost + passed if lock is LockSight.FREE else 0.0
         sight = Sight(
             lock=lock,
-            gone=lock is LockSight.FREE and process.proven_gone(mark_of(row)),
-            still_seconds=now - seen.since,
+            gone=lock is not LockSight.HELD and process.proven_gone(mark_of(row)),
+            still_seconds=seen.still,
             looks=seen.looks,
-            lock_lost_seconds=0.0 if seen.lock_lost is None else now - seen.lock_lost,
+            lock_lost_seconds=seen.lock_lost,
         )
         return dead(sight, lease_seconds=row["lease_ms"] / 1000, grace_seconds=self._grace_seconds)
 

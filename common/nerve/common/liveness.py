@@ -14,6 +14,7 @@ from typing import Protocol, final
 
 from nerve.common import faults
 from nerve.common.sql import sqlite
+from nerve.common.sql.frozen import FrozenWriter
 from nerve.common.sql.statement import sql
 
 BEAT = sql(
@@ -73,6 +74,7 @@ class FileLifeline:
         self._lock = lock
         self._host = host
         self._ledger = ledger
+        self._frozen = FrozenWriter(ledger)
         self._connection: sqlite3.Connection | None = None
         self._descriptor: int | None = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -81,7 +83,18 @@ class FileLifeline:
     def beat(self) -> bool:
         if self._connection is None:
             self._connection = sqlite.connect(self._ledger, busy_seconds=1.0)
-        return self._connection.execute(BEAT.text, {"id": self._host}).rowcount == 1
+        try:
+            beaten = self._write(self._connection)
+        except sqlite3.Error as error:
+            # Only whoever waits for the lock can know that it never comes.
+            if not sqlite.is_busy(error) or not self._frozen.look(self._connection):
+                raise sqlite.translated(error, self._ledger) from error
+            beaten = self._write(self._connection)
+        self._frozen.free()
+        return beaten
+
+    def _write(self, connection: sqlite3.Connection) -> bool:
+        return connection.execute(BEAT.sqlite, BEAT.arguments({"id": self._host})).rowcount == 1
 
     def hang_up(self) -> None:
         if self._connection is not None:
@@ -119,13 +132,16 @@ class FileLiveness:
 
 
 def lock_sight(lock: Path) -> LockSight:
-    """Whether somebody holds the lock file; taking it for a moment is the only way to know."""
+    """Whether somebody holds the lock file; taking it for a moment is the only way to know.
+
+    It is taken shared, so that two observers do not take each other for the host.
+    """
     try:
         descriptor = os.open(lock, os.O_RDWR | os.O_CLOEXEC)
     except OSError:
         return LockSight.UNSEEN
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
         return LockSight.FREE
     except BlockingIOError:
         return LockSight.HELD
