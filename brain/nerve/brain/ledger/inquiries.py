@@ -185,6 +185,11 @@ async def _answer(tx: Tx, unit: NotFound, intent: Row, stored: Row) -> Delivered
     if not may_start_again(intent, stored, update):
         await observe(tx, intent["execution"], "not_found", unit.envelope, unit.now)
         await _call_unknown(tx, unit, intent)
+        if unit.messages.was_meant_for_another(stored["command"], update.ledger):
+            # A ledger that came after it never runs it: it writes down that nobody can know, and
+            # so an operator finds it there and can reconcile it.
+            row = unit.messages.repeat(stored["command"], intent["execution"], intent["route"])
+            await put(tx, [row], host=unit.host, now=unit.now, relay=unit.relay)
         return same
     if update.absence is Absence.NOT_ADMITTED:
         row = unit.messages.renew(stored["command"], now=unit.now)

@@ -97,6 +97,16 @@ class Messages:
             id=f"{execution}/start", destination=destination(COMMANDS, route), envelope=command
         )
 
+    def was_meant_for_another(self, command: bytes, mark: LedgerMark) -> bool:
+        """Whether the command names a Hands ledger, and `mark` is not of that one."""
+        body = open_envelope(command).body
+        assert isinstance(body, StartCommand)
+        known = body.known_ledger
+        return known is not None and (known.ledger_id, known.epoch) != (
+            mark.ledger_id,
+            mark.epoch,
+        )
+
     def renew(self, command: bytes, *, now: int) -> OutboxRow:
         """The same request with a new time until which it may be admitted.
 
