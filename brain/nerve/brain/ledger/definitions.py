@@ -26,7 +26,7 @@ PUT = sql(
 )
 HOLDERS = sql(
     "select t.id from turn t join thread h on h.id = t.thread where h.definition = :id"
-    " and t.ended_at is null order by t.created_at limit :limit"
+    " and t.ended_at is null order by t.id limit :limit"
 )
 
 

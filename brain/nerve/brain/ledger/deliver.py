@@ -48,7 +48,7 @@ RECEIVE = sql(
     " attempt = :attempt, sequence = :sequence, result = :result, reason = :reason,"
     " hands_host = :host, ledger_id = :ledger_id, ledger_epoch = :ledger_epoch,"
     " ledger_position = :ledger_position, admitted_at = coalesce(admitted_at, :at),"
-    " completed_at = :at, received_at = :now, next_inquiry_at = null"
+    " completed_at = :at, received_at = :now, next_inquiry_at = null, command = null"
     " where execution = :execution and state = 'OPEN'"
 )
 ONE_LESS_OPEN = sql("update turn set open_count = open_count - 1 where id = :id")

@@ -27,11 +27,11 @@ TURNS = sql(
 )
 LATEST = sql(
     "select id, session, thread, ordinal, request_id, phase, created_at, started_at, ended_at"
-    " from turn order by created_at desc, id desc limit :limit"
+    " from turn order by id desc limit :limit"
 )
 LATEST_OPEN = sql(
     "select id, session, thread, ordinal, request_id, phase, created_at, started_at, ended_at"
-    " from turn where ended_at is null order by created_at desc, id desc limit :limit"
+    " from turn where ended_at is null order by id desc limit :limit"
 )
 LIKE = sql("select id from turn where id like :prefix order by id limit 5")
 EVENTS = sql(

@@ -21,8 +21,7 @@ MAKE_THREAD = sql(
     " values (:id, :session, :name, :definition, 'OPEN', 'IDLE', null, 1, 0, 0, 0, :digest, :now)"
 )
 OPEN_TURNS = sql(
-    "select t.id from turn t where t.session = :session and t.ended_at is null"
-    " order by t.created_at limit 5"
+    "select head as id from thread where session = :session and head is not null order by id limit 5"
 )
 OPEN_TURNS_OF_THREAD = sql(
     "select t.id from turn t where t.thread = :thread and t.ended_at is null"

@@ -164,9 +164,7 @@ def _turns(tables: sa.MetaData) -> None:
         sa.CheckConstraint("open_count >= 0", name="open_count_natural"),
         sa.UniqueConstraint("thread", "ordinal", name="turn_order"),
     )
-    sa.Index("turn_session", turn.c.session, turn.c.created_at)
-    sa.Index("turn_created", turn.c.created_at)
-    _partial("turn_open", turn.c.created_at, where="ended_at is null")
+    _partial("turn_open", turn.c.id, where="ended_at is null")
     _partial(
         "turn_unblocked", turn.c.thread, where="phase in ('WAITING', 'SETTLING') and open_count = 0"
     )
@@ -181,6 +179,7 @@ def _turns(tables: sa.MetaData) -> None:
         _text("turn", null=True),
         _text("receipt", null=True),
         _integer("created_at"),
+        sqlite_with_rowid=False,
     )
 
 
@@ -197,6 +196,7 @@ def _runs(tables: sa.MetaData) -> None:
         _integer("started_at"),
         _integer("ended_at"),
         state_check("state", RunState),
+        sqlite_with_rowid=False,
     )
     sa.Table(
         "step",
@@ -211,6 +211,7 @@ def _runs(tables: sa.MetaData) -> None:
         _integer("started_at"),
         _integer("ended_at"),
         state_check("state", StepState),
+        sqlite_with_rowid=False,
     )
     sa.Table(
         "receipt",
@@ -321,16 +322,15 @@ def _public(tables: sa.MetaData) -> None:
         _text("body"),
         _integer("created_at"),
     )
-    message = sa.Table(
+    sa.Table(
         "message",
         tables,
-        _text("session", key=True),
+        _text("thread", key=True),
         _integer("sequence", key=True),
-        _text("thread"),
+        _text("session"),
         _text("turn"),
         _text("message"),
         _text("role"),
         _text("body"),
         _integer("created_at"),
     )
-    sa.Index("message_thread", message.c.thread, message.c.sequence)

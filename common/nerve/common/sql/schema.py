@@ -70,7 +70,7 @@ def add_common_tables(metadata: sa.MetaData) -> None:
         sa.Column("host", sa.Text, primary_key=True),
         sa.Column("counter", sa.BigInteger, nullable=False),
     )
-    outbox = sa.Table(
+    sa.Table(
         "outbox",
         metadata,
         sa.Column("id", sa.Text, primary_key=True),
@@ -79,7 +79,6 @@ def add_common_tables(metadata: sa.MetaData) -> None:
         sa.Column("envelope", sa.LargeBinary, nullable=False),
         sa.Column("created_at", sa.BigInteger, nullable=False),
     )
-    sa.Index("outbox_host", outbox.c.host, outbox.c.created_at)
     inbox = sa.Table(
         "inbox",
         metadata,

@@ -70,7 +70,6 @@ def _messages() -> None:
         sa.Column("created_at", sa.BigInteger(), nullable=False),
         sa.PrimaryKeyConstraint("id"),
     )
-    op.create_index("outbox_host", "outbox", ["host", "created_at"])
     op.create_table(
         "inbox",
         sa.Column("execution", sa.Text(), nullable=False),
@@ -221,9 +220,7 @@ def _turns() -> None:
         sa.PrimaryKeyConstraint("id"),
         sa.UniqueConstraint("thread", "ordinal", name="turn_order"),
     )
-    op.create_index("turn_created", "turn", ["created_at"])
-    _partial("turn_open", "turn", ["created_at"], "ended_at is null")
-    op.create_index("turn_session", "turn", ["session", "created_at"])
+    _partial("turn_open", "turn", ["id"], "ended_at is null")
     _partial(
         "turn_unblocked", "turn", ["thread"], "phase in ('WAITING', 'SETTLING') and open_count = 0"
     )
@@ -238,6 +235,7 @@ def _turns() -> None:
         sa.Column("receipt", sa.Text(), nullable=True),
         sa.Column("created_at", sa.BigInteger(), nullable=False),
         sa.PrimaryKeyConstraint("session", "request_id"),
+        sqlite_with_rowid=False,
     )
 
 
@@ -257,6 +255,7 @@ def _runs() -> None:
             name="state_state",
         ),
         sa.PrimaryKeyConstraint("turn", "number"),
+        sqlite_with_rowid=False,
     )
     op.create_table(
         "step",
@@ -273,6 +272,7 @@ def _runs() -> None:
             "state = 'COMPLETED' or state = 'FAILED' or state = 'LOST'", name="state_state"
         ),
         sa.PrimaryKeyConstraint("turn", "run", "number"),
+        sqlite_with_rowid=False,
     )
     op.create_table(
         "receipt",
@@ -395,17 +395,16 @@ def _public() -> None:
     )
     op.create_table(
         "message",
-        sa.Column("session", sa.Text(), nullable=False),
-        sa.Column("sequence", sa.BigInteger(), nullable=False),
         sa.Column("thread", sa.Text(), nullable=False),
+        sa.Column("sequence", sa.BigInteger(), nullable=False),
+        sa.Column("session", sa.Text(), nullable=False),
         sa.Column("turn", sa.Text(), nullable=False),
         sa.Column("message", sa.Text(), nullable=False),
         sa.Column("role", sa.Text(), nullable=False),
         sa.Column("body", sa.Text(), nullable=False),
         sa.Column("created_at", sa.BigInteger(), nullable=False),
-        sa.PrimaryKeyConstraint("session", "sequence"),
+        sa.PrimaryKeyConstraint("thread", "sequence"),
     )
-    op.create_index("message_thread", "message", ["thread", "sequence"])
 
 
 def _partial(name: str, table: str, columns: list[str], where: str) -> None:

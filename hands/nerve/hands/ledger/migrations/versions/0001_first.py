@@ -164,9 +164,6 @@ TABLES = (
     )
     """,
     """
-    CREATE INDEX outbox_host ON outbox (host, created_at)
-    """,
-    """
     CREATE TABLE output_page (
         execution TEXT NOT NULL,
         attempt INTEGER NOT NULL,
