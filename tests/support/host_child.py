@@ -53,7 +53,8 @@ async def main(path: str, locks: str, lease: str, heartbeat: str) -> None:
                 case ["alive"]:
                     say(f"alive {host.alive()}")
                 case ["put", id]:
-                    say(f"put {await ledger.commit(put, Item(id=id))}")
+                    written = await ledger.commit(put, Item(id=id))
+                    say(f"put {written}")
                 case _:
                     break
         await here.close()

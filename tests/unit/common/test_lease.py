@@ -10,7 +10,7 @@ import pytest
 from nerve.common import process
 from nerve.common.clock import VirtualClock
 from nerve.common.lease import Hosts, Sight, dead, require_live
-from nerve.common.liveness import FileLiveness, LockSight
+from nerve.common.liveness import FileLifeline, FileLiveness, LockSight
 from nerve.common.outbox import OutboxRow
 from nerve.common.outbox import put as put_outbox
 from nerve.common.settings import Settings
@@ -56,19 +56,21 @@ def test_lock_and_heartbeat_decide_together(seen: Sight, brain: bool, hands: boo
     assert dead(seen, lease_seconds=30.0, grace_seconds=5.0) is hands
 
 
-@dataclass
-class Watched(FileLiveness):
-    """Locks as the test says they look."""
+class Watched:
+    """A `Liveness` over files whose locks look as the test says."""
 
-    locks: Path
-    ledger: Path
-    sights: dict[str, LockSight] = field(default_factory=dict[str, LockSight])
+    def __init__(self, locks: Path, ledger: Path) -> None:
+        self._files = FileLiveness(locks, ledger)
+        self.sights: dict[str, LockSight] = {}
 
-    def __post_init__(self) -> None:
-        super().__init__(self.locks, self.ledger)
+    async def take(self, host: str) -> FileLifeline:
+        return await self._files.take(host)
 
     async def look(self, hosts: Sequence[str]) -> Mapping[str, LockSight]:
         return {host: self.sights.get(host, HELD) for host in hosts}
+
+    def forget(self, host: str) -> None:
+        self._files.forget(host)
 
 
 @dataclass
