@@ -50,15 +50,15 @@ def environment(tree: Path) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": paths, "PYTHONDONTWRITEBYTECODE": "1"}
 
 
-def marked(law: str) -> Sequence[str]:
+def marked(law: str, root: Path = ROOT) -> Sequence[str]:
     """Test files with a mark for this law or rule, relative to the root, quick ones first."""
     kind, _, number = law.partition(":")
     mark = re.compile(rf"mark\.{kind}\((\d+, *)*{number}\b")
     files = [
-        path for path in sorted((ROOT / "tests").rglob("test_*.py")) if mark.search(path.read_text())
+        path for path in sorted((root / "tests").rglob("test_*.py")) if mark.search(path.read_text())
     ]
     ordered = sorted(files, key=lambda path: "unit" not in path.parts)
-    return [str(path.relative_to(ROOT)) for path in ordered]
+    return [str(path.relative_to(root)) for path in ordered]
 
 
 def run(tree: Path, command: Sequence[str]) -> subprocess.CompletedProcess[str]:
@@ -88,7 +88,7 @@ def noticed(tree: Path, sabotage: Sabotage) -> str | None:
 
 def failures(tree: Path, law: str) -> Iterator[str]:
     """Failing tests of a law: looked for among the quick tests first."""
-    files = marked(law)
+    files = marked(law, tree)
     if not files:
         raise OutOfDate(f"no test is marked for {law}")
     for chosen in ("not slow and not chaos", "slow or chaos"):

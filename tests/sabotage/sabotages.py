@@ -103,8 +103,8 @@ SABOTAGES: Final = (
         "no-check-on-states",
         "law:7",
         "common/nerve/common/sql/schema.py",
-        '    return sa.CheckConstraint(f"{column} in ({listed})", name=name)',
-        '    return sa.CheckConstraint(f"{column} in ({listed}) or 1 = 1", name=name)',
+        "    return sa.CheckConstraint(among(column, values), name=name)",
+        '    return sa.CheckConstraint(f"{among(column, values)} or 1 = 1", name=name)',
     ),
     _s(
         "unknown-may-be-left-without-evidence",

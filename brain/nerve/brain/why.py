@@ -11,7 +11,10 @@ from nerve.brain.ledger import queries
 from nerve.brain.ledger.definitions import parse_definition
 from nerve.brain.state.turn import TERMINAL, TurnPhase
 from nerve.common.sql import Row, Tx
+from nerve.protocol.execution import ExecutionResult
 from nerve.protocol.version import CURRENT
+
+SAID_CHARACTERS = 300
 
 
 class Reason(StrEnum):
@@ -79,8 +82,10 @@ class TurnStatus:
 async def status(tx: Tx, id: str, *, now: int) -> TurnStatus:
     """Raises UnknownTurn."""
     turn = await queries.turn(tx, id)
-    open_intents = [_open(row) for row in await queries.intents(tx, id) if row["state"] == "OPEN"]
+    intents = await queries.intents(tx, id)
+    open_intents = [_open(row) for row in intents if row["state"] == "OPEN"]
     reasons, why = await _reasons(tx, turn, open_intents, now)
+    why += filter(None, map(_ended_badly, intents))
     definition = parse_definition(turn["definition"])
     return TurnStatus(
         turn=id,
@@ -195,6 +200,35 @@ def _said(row: Row) -> str:
     what = state.get(row["outcome"], row["outcome"])
     reason = f" {row['reason']}" if row["reason"] else ""
     return f"{tool} ({execution}) {what} on the route {route}.{reason}{cancel}"
+
+
+def _ended_badly(row: Row) -> str | None:
+    """How a call that did not simply succeed ended, and what that says about its effect."""
+    if row["state"] == "OPEN" or row["result"] is None:
+        return None
+    failed = row["outcome"] != "SUCCEEDED"
+    if not failed and b'"placeholder"' not in row["result"]:
+        return None
+    failure = ExecutionResult.model_validate_json(row["result"]).failure
+    if failure is None:
+        return None
+    call = f"{row['tool']} ({row['execution']})"
+    said = brief(failure.message)
+    if not failed:
+        return f"{call} took effect and its result could not be stored: {said}"
+    if row["effect"] == "none":
+        return f"{call} proved by {failure.type or failure.code} that it changed nothing: {said}"
+    if failure.code == "tool_raised":
+        return f"{call} raised, which proves nothing, so its effect is {row['effect']}: {said}"
+    return (
+        f"{call} ended as {row['outcome']} ({failure.code}), its effect is {row['effect']}: {said}"
+    )
+
+
+def brief(text: str) -> str:
+    """One line of it."""
+    line = " ".join(text.split())
+    return line if len(line) <= SAID_CHARACTERS else f"{line[: SAID_CHARACTERS - 1]}…"
 
 
 def _recovery(turn: Row) -> Recovery | None:

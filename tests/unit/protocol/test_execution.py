@@ -40,6 +40,7 @@ def test_terminal_states_are_those_that_nothing_ordinary_leaves() -> None:
 
 
 @pytest.mark.rule(21)
+@pytest.mark.law(7)
 def test_only_a_reconciliation_leaves_unknown_and_it_leaves_nothing_else() -> None:
     reconciled = {(s, t) for s, t in product(STATES, STATES) if can_move(s, t, reconciling=True)}
     ends = TERMINAL - {ExecutionState.UNKNOWN}
