@@ -79,26 +79,9 @@ class Child:
         if self.running:
             os.kill(self.pid, signal.SIGTERM)
 
-    async def stopped_at(self, point: str) -> None:
-        """Wait until it stands still at a fault point. Raises DemoFailed."""
-
-        def there() -> bool:
-            return self.stopped and any(hit.name == point for hit in faults.read_log(self._hits))
-
-        await self.until(there, f"it should come to {point}")
-
-    async def until(self, fact: Callable[[], object], what: str) -> None:
-        """Wait for a fact of this process, which must not end before it."""
-        deadline = self._clock.monotonic() + FACT_SECONDS
-        while not fact():
-            self.look()
-            if not self.running:
-                raise DemoFailed(f"the {self} ended by itself. {self.last_words()}")
-            if self._clock.monotonic() > deadline:
-                raise DemoFailed(
-                    f"within {FACT_SECONDS:g} s, {what}: the {self} did not. {self.last_words()}"
-                )
-            await self._clock.sleep(LOOK_SECONDS)
+    def is_at(self, point: str) -> bool:
+        """Whether it stands still at a fault point."""
+        return self.stopped and any(hit.name == point for hit in faults.read_log(self._hits))
 
     def said(self, event: str) -> bool:
         """Whether its log has a line of this event and pid."""
@@ -176,13 +159,28 @@ class Processes:
             if not child.running and not child.killed:
                 raise DemoFailed(f"the {child} ended by itself. {child.last_words()}")
 
+    async def until(self, child: Child, fact: Callable[[], object], what: str) -> None:
+        """Wait for a fact of one process; none may end before it. Raises DemoFailed."""
+        deadline = self._clock.monotonic() + FACT_SECONDS
+        while not fact():
+            self.check()
+            if self._clock.monotonic() > deadline:
+                raise DemoFailed(
+                    f"within {FACT_SECONDS:g} s, {what}: the {child} did not. {child.last_words()}"
+                )
+            await self._clock.sleep(LOOK_SECONDS)
+
+    async def stopped_at(self, child: Child, point: str) -> None:
+        """Wait until a process stands still at a fault point."""
+        await self.until(child, lambda: child.is_at(point), f"it should come to {point}")
+
     async def model_ready(self, child: Child) -> None:
         port = self._root / places.PORT
-        await child.until(port.exists, "it should listen")
+        await self.until(child, port.exists, "it should listen")
         child.up = self._clock.now_ms()
 
     async def ready(self, child: Child) -> None:
-        await child.until(lambda: child.stopped or child.said("ready"), "it should be ready")
+        await self.until(child, lambda: child.stopped or child.said("ready"), "it should be ready")
         child.up = child.up or self._clock.now_ms()
 
     async def stop(self) -> None:

@@ -98,7 +98,7 @@ class Story:
 
     async def _kill_brain(self, brain: Child) -> None:
         self._voice.act(2, "Kill the Brain right after a model answer was committed")
-        await brain.stopped_at(ANSWERED)
+        await self._processes.stopped_at(brain, ANSWERED)
         self._kill(brain, "the answer is in its ledger and nothing was done with it")
         again = self._processes.brain()
         await self._processes.ready(again)
@@ -106,7 +106,7 @@ class Story:
 
     async def _kill_waiting(self, watcher: Watcher, hands: Child) -> Child:
         self._voice.act(3, "Kill the Hands while commands wait for a slot")
-        await hands.stopped_at(READING)
+        await self._processes.stopped_at(hands, READING)
         self._kill(hands, "in the middle of two tools that only read")
         states = await self._states(watcher)
         waiting = [name for name, state in states if state == ExecutionState.ADMITTED]
@@ -120,7 +120,7 @@ class Story:
 
     async def _kill_after_effect(self, at: Client, watcher: Watcher, hands: Child) -> Child:
         self._voice.act(4, "Kill the Hands in a tool that must not be repeated, after its effect")
-        await hands.stopped_at(AFTER_PAGE)
+        await self._processes.stopped_at(hands, AFTER_PAGE)
         self._kill(hands, "the page was sent, and nobody wrote down that it was")
         again = self._processes.hands(SLOTS, f"{BEFORE_PAGE}=stop@1")
         execution = await self._unknown(watcher, again, 1)
@@ -134,7 +134,7 @@ class Story:
 
     async def _kill_before_effect(self, at: Client, watcher: Watcher, hands: Child) -> None:
         self._voice.act(5, "The same before its effect")
-        await hands.stopped_at(BEFORE_PAGE)
+        await self._processes.stopped_at(hands, BEFORE_PAGE)
         self._kill(hands, "the page was not sent; from inside the ledger this looks the same")
         again = self._processes.hands(SLOTS)
         execution = await self._unknown(watcher, again, 2)
