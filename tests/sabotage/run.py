@@ -31,7 +31,7 @@ class OutOfDate(Exception):
 def patched(text: str, sabotage: Sabotage) -> str:
     """The sabotaged source. Raises OutOfDate."""
     found = text.count(sabotage.old)
-    if found != 1 or sabotage.old == sabotage.new:
+    if found != sabotage.times or sabotage.old == sabotage.new:
         raise OutOfDate(f"{sabotage.name}: its text stands {found} times in {sabotage.path}")
     return text.replace(sabotage.old, sabotage.new)
 
@@ -55,7 +55,9 @@ def marked(law: str, root: Path = ROOT) -> Sequence[str]:
     kind, _, number = law.partition(":")
     mark = re.compile(rf"mark\.{kind}\((\d+, *)*{number}\b")
     files = [
-        path for path in sorted((root / "tests").rglob("test_*.py")) if mark.search(path.read_text())
+        path
+        for path in sorted((root / "tests").rglob("test_*.py"))
+        if mark.search(path.read_text())
     ]
     ordered = sorted(files, key=lambda path: "unit" not in path.parts)
     return [str(path.relative_to(root)) for path in ordered]
@@ -98,7 +100,9 @@ def failures(tree: Path, law: str) -> Iterator[str]:
         if done.returncode == 1 and failed:
             yield failed[0]
         elif done.returncode not in (0, 5):
-            raise OutOfDate(f"{law}: the tests did not run: {done.stdout[-500:]}{done.stderr[-500:]}")
+            raise OutOfDate(
+                f"{law}: the tests did not run: {done.stdout[-500:]}{done.stderr[-500:]}"
+            )
 
 
 def attempt(tree: Path, sabotage: Sabotage) -> bool:

@@ -1,6 +1,6 @@
 """One small change per entry that breaks a law: the tests marked for the law must notice it.
 
-`old` stands exactly once in its file; where it does not, the entry is out of date and the run fails.
+`old` stands exactly `times` in its file; where it does not, the entry is out of date and the run fails.
 """
 
 from dataclasses import dataclass
@@ -16,10 +16,11 @@ class Sabotage:
     path: str
     old: str
     new: str
+    times: int = 1
 
 
-def _s(name: str, law: str, path: str, old: str, new: str) -> Sabotage:
-    return Sabotage(name=name, law=law, path=path, old=old, new=new)
+def _s(name: str, law: str, path: str, old: str, new: str, *, times: int = 1) -> Sabotage:
+    return Sabotage(name=name, law=law, path=path, old=old, new=new, times=times)
 
 
 COMMITTER = "common/nerve/common/sql/committer.py"
@@ -33,7 +34,7 @@ SABOTAGES: Final = (
         "verdict-before-commit",
         "law:1",
         COMMITTER,
-        "            self._mark()\n            faults.point(\"sql.before_commit\")\n",
+        '            self._mark()\n            faults.point("sql.before_commit")\n',
         "            self._mark()\n            self._connection.execute(sqlite.ROLLBACK)\n            return\n",
     ),
     _s(
@@ -56,6 +57,7 @@ SABOTAGES: Final = (
         ADVANCE,
         " where id = :id and host = :host and token = :token and phase = 'RUNNING'",
         " where id = :id and (:host = :host or token = :token) and phase = 'RUNNING'",
+        times=2,
     ),
     _s(
         "released-hosts-are-given-work",
