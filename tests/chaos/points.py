@@ -10,12 +10,17 @@ from nerve.common import faults
 
 ONE, TWO, FOUR, MEMORY = "one process", "two processes", "two of each role", "memory broker"
 
+ROOMS = ("brain.", "common.", "hands.", "sql.")
+
 RARE = (
     "brain.wake_idle_waiters.*",
     "common.objects.files.*",
     "hands.forget.*",
 )
 """What no healthy run reaches; `test_rare_points` brings each about by hand."""
+
+ELSEWHERE = ("common.rabbitmq.*",)
+"""Points of brokers that need a server: their own chaos tests run where there is one."""
 
 OPERATOR = ("hands.claim_unknown.*", "hands.reconcile.*")
 CLIENT = (
@@ -85,7 +90,7 @@ def cases(arrangement: str) -> Iterator[Case]:
     """Every (role, point) of an arrangement, once."""
     load_all()
     for name in faults.names():
-        if not name.startswith(("brain.", "hands.", "common.", "sql.")) or matches(name, RARE):
+        if not name.startswith(ROOMS) or matches(name, (*RARE, *ELSEWHERE)):
             continue
         for role in _roles(arrangement, name):
             yield Case(role=role, point=name)
