@@ -166,7 +166,7 @@ def _failed(error: Exception, root: Path, voice: Voice) -> int:
     text = str(error) if known else f"{type(error).__name__}: {error}"
     voice.say(
         "FAILED",
-        f"{text.rstrip('.')}. Everything is kept in {root}",
+        f"{text.rstrip('.')}. Everything is kept in {root}, also the logs of the processes",
         Tone.BAD,
         event="failed",
         directory=root,
