@@ -340,7 +340,7 @@ def doctor(
     if adopt is not None:
         raise typer.Exit(room.adopt_directory(directory, adopt, console))
     if forget is not None:
-        raise typer.Exit(room.forget_ledger(directory, forget, console))
+        _run(room.forget_ledger(directory, forget, console))
     _run(room.doctor(directory, console, _settings()))
 
 

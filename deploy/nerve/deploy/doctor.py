@@ -13,6 +13,7 @@ from nerve.common.broker.sqlite import Depth, SqliteBroker
 from nerve.common.clock import SystemClock
 from nerve.common.place import Adoption, StateDirectory, adopt
 from nerve.common.settings import Settings, describe
+from nerve.common.sql import open_sqlite
 from nerve.common.sql.survey import Survey, raise_epoch, survey
 from nerve.common.wakeups import LocalWakeups
 from nerve.deploy.client import existing
@@ -171,14 +172,14 @@ def adopt_directory(directory: Path, kind: str, console: Console) -> int:
     _refuse_running(directory)
     place = adopt(directory)
     for name in place.ledgers:
-        raise_epoch(place.ledger(name))
+        raise_epoch(place.ledger(name), now=SystemClock().now_ms())
     text = f"{place.path} is adopted as {adoption}: its ledgers begin a new epoch."
     console.answer({"directory": place.path, "adopted": adoption, "ledgers": place.ledgers}, text)
     return WELL
 
 
-def forget_ledger(directory: Path, name: str, console: Console) -> int:
-    """An operator says that a ledger is lost, so that a host may make a new one."""
+async def forget_ledger(directory: Path, name: str, console: Console) -> int:
+    """An operator says that a ledger is lost; a Hands ledger is made anew as one that forgot."""
     place = existing(directory)
     if name not in place.ledgers:
         raise NotFound(
@@ -194,12 +195,25 @@ def forget_ledger(directory: Path, name: str, console: Console) -> int:
             next_step="Move it away first, if what it knows is to be given up",
         )
     place.forget(name)
+    if name.startswith("hands-"):
+        await _made_again(place, name)
     text = (
-        f"{name} is forgotten: the next host makes a new one. What may have run is not repeated;"
+        f"{name} is forgotten and begins anew. What may have run is not repeated;"
         " it becomes UNKNOWN and waits for `nerve reconcile`."
     )
     console.answer({"directory": place.path, "forgotten": name}, text)
     return WELL
+
+
+async def _made_again(place: StateDirectory, name: str) -> None:
+    """A second life from its first moment: it must not take an old command for a new one."""
+    from nerve.hands.ledger import HANDS_SCHEMA
+
+    clock = SystemClock()
+    ledger = await open_sqlite(place.ledger(name), HANDS_SCHEMA, clock=clock, create=True)
+    await ledger.close()
+    raise_epoch(place.ledger(name), now=clock.now_ms())
+    place.made(name)
 
 
 def _refuse_running(directory: Path) -> None:

@@ -1,6 +1,5 @@
 """`nerve reconcile`: what is UNKNOWN, and its resolution with evidence by whoever verified it."""
 
-import asyncio
 import getpass
 import uuid
 from collections.abc import AsyncGenerator
@@ -11,7 +10,6 @@ from typing import final
 
 from nerve.common.place import StateDirectory
 from nerve.common.settings import Settings
-from nerve.common.wakeups import Doorbell
 from nerve.deploy.client import existing
 from nerve.deploy.output import Console, brief, day_time, plain
 from nerve.deploy.presence import hands_of
@@ -88,13 +86,8 @@ async def reconcile(
     )
     if verdict.request_id is None:
         console.say("request", f"Request id: {what.request_id}", request_id=what.request_id)
-    bell = Doorbell.open(place.path)
-    try:
-        async with _store(place, route, settings) as store:
-            receipt = await _resolved(store, execution, what)
-            bell.ring(f"hands/{store.ledger_id}/changed")
-    finally:
-        await _rung(bell)
+    async with _store(place, route, settings) as store:
+        receipt = await _resolved(store, execution, what)
     console.answer(receipt, _said(receipt))
     if not hands_of(place, route):
         console.say(
@@ -195,13 +188,6 @@ async def _store(
     store = await ExecutionStore.open(place.path, route=route, deployment=settings.deployment)
     async with store:
         yield store
-
-
-async def _rung(bell: Doorbell) -> None:
-    """Let the ring leave before the bell is closed."""
-    await asyncio.sleep(0)
-    await asyncio.sleep(0)
-    bell.close()
 
 
 def verdict_state(*, succeeded: bool, failed: bool, cancelled: bool) -> ExecutionState:

@@ -157,7 +157,7 @@ class Intake:
     def _unit(self, candidates: Sequence[_Candidate], host: str) -> Admit:
         return Admit(
             host=host,
-            began_at=self._ledger.identity.created_at,
+            began_at=max(self._ledger.identity.created_at, self._ledger.identity.epoch_at),
             speaker=self._speaker,
             commands=[
                 Command(

@@ -13,11 +13,13 @@ V = TypeVar("V")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerIdentity:
-    """Who a ledger is: `id` for its life, `epoch` raised when it was restored or adopted."""
+    """Who a ledger is: `id` for its life, `epoch` raised when it was restored, adopted or made again
+    in place of a lost one. What was sent before `epoch_at` may be missing in it; 0: since it was made."""
 
     id: str
     epoch: int
     created_at: int
+    epoch_at: int = 0
 
 
 class Ledger(Protocol):

@@ -39,6 +39,7 @@ class _Meta:
     version: int
     oldest_writer: int
     created_at: int
+    epoch_at: int = 0
 
 
 def prepare(path: Path, schema: Schema, *, create: bool, now: int) -> LedgerIdentity:
@@ -61,7 +62,9 @@ def prepare(path: Path, schema: Schema, *, create: bool, now: int) -> LedgerIden
     _check(path, meta, schema)
     if meta.version < schema.version:
         _upgrade(path, schema)
-    return LedgerIdentity(id=meta.id, epoch=meta.epoch, created_at=meta.created_at)
+    return LedgerIdentity(
+        id=meta.id, epoch=meta.epoch, created_at=meta.created_at, epoch_at=meta.epoch_at
+    )
 
 
 def _refuse_empty(path: Path) -> _Meta:
@@ -88,6 +91,7 @@ def _read(path: Path) -> _Meta | None:
             version=int(values["version"]),
             oldest_writer=int(values["oldest_writer"]),
             created_at=int(values["created_at"]),
+            epoch_at=int(values.get("epoch_at", 0)),
         )
     except sqlite3.Error as error:
         raise sqlite.translated(error, path) from error

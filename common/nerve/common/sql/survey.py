@@ -21,6 +21,10 @@ _HOSTS = (
     " where h.state <> 'RELEASED' order by h.registered_at"
 )
 _RAISE = "update meta set value = cast(cast(value as integer) + 1 as text) where key = 'epoch'"
+_SINCE = (
+    "insert into meta (key, value) values ('epoch_at', ?)"
+    " on conflict (key) do update set value = excluded.value"
+)
 
 
 @final
@@ -121,12 +125,14 @@ def _host(row: sqlite3.Row) -> HostRow:
     )
 
 
-def raise_epoch(path: Path) -> None:
-    """A file that was moved, copied or restored goes on as another life of the same ledger."""
+def raise_epoch(path: Path, *, now: int) -> None:
+    """A file that was moved, copied, restored or made again is another life of its ledger from `now`
+    on: of what was sent before, it may have forgotten something."""
     connection = sqlite.connect(path, busy_seconds=sqlite.BUSY_SECONDS)
     try:
         connection.execute(sqlite.BEGIN)
         connection.execute(_RAISE)
+        connection.execute(_SINCE, (str(now),))
         connection.execute(sqlite.COMMIT)
     except sqlite3.Error as error:
         raise sqlite.translated(error, path) from error

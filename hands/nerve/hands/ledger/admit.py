@@ -72,7 +72,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Admit:
-    """`began_at` is when this ledger was made."""
+    """`began_at` is when this epoch of the ledger began."""
 
     host: str
     began_at: int
@@ -98,6 +98,7 @@ async def _admit(tx: Tx, unit: Admit, command: Command, live: bool, any_barred: 
         return Verdict(admission=Admission.EXPIRED) if known is None else _known(known, command)
     doubt = doubtful(
         began_at=unit.began_at,
+        epoch=unit.speaker.epoch,
         issued_at=command.issued_at,
         known=command.knows_us,
         repeatable=command.repeatable,

@@ -93,14 +93,18 @@ def stale(record: Record, *, epoch: int, repeatable: bool) -> Move | None:
     ).of(record)
 
 
-def doubtful(*, began_at: int, issued_at: int, known: bool | None, repeatable: bool) -> Move | None:
+def doubtful(
+    *, began_at: int, epoch: int, issued_at: int, known: bool | None, repeatable: bool
+) -> Move | None:
     """What a ledger must say of a command that it sees for the first time and may once have run.
 
     `known` says whether the sender, when it issued the command, knew this very ledger and epoch on the
     route; None where it knew none. A ledger that is older than the command and was never restored has
     seen everything that was sent since.
     """
-    if known is not False or repeatable or began_at <= issued_at:
+    # A first command names no ledger: where this is the first life of ours, nothing was before it.
+    sure = known is True or (known is None and epoch == 1)
+    if sure or repeatable or began_at <= issued_at:
         return None
     return Move(
         state=ExecutionState.UNKNOWN,
