@@ -1,6 +1,7 @@
 """However the demo ends, no process outlives it, and a failure keeps its folder and says where."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -40,6 +41,42 @@ def test_a_signal_ends_every_process(tmp_path: Path, number: signal.Signals, cod
     assert run.of("stopped")
     assert run.running == []
     assert run.folders == []
+
+
+def test_a_reader_who_has_seen_enough_ends_it(tmp_path: Path) -> None:
+    with DemoRun(tmp_path, "--json") as run:
+        run.until("kill", role="brain")
+        assert run.process.stdout is not None
+        run.process.stdout.close()
+        run.process.wait(timeout=30)
+    assert run.errors == ""
+    assert run.running == []
+    assert run.folders == []
+
+
+async def test_a_terminal_that_closes_ends_it(tmp_path: Path) -> None:
+    outer, inner = os.openpty()
+    environment = {**os.environ, "TMPDIR": str(tmp_path), "TERM": "xterm-256color"}
+    environment.pop("NO_COLOR", None)
+    demo = subprocess.Popen(
+        [sys.executable, "-m", "nerve.deploy", "demo"],
+        stdin=inner,
+        stdout=inner,
+        stderr=inner,
+        env=environment,
+        start_new_session=True,
+    )
+    os.close(inner)
+    seen = b""
+    while b"KILL" not in seen:
+        seen += os.read(outer, 4096)
+    os.close(outer)
+    pids = [int(each) for each in re.findall(rb"pid (\d+)", seen)]
+    demo.wait(timeout=30)
+    assert b"\x1b[1;31mKILL" in seen
+    assert len(pids) >= 3
+    await until(lambda: all(started(pid) is None for pid in pids), "its processes end with it")
+    assert list(tmp_path.iterdir()) == []
 
 
 async def test_no_process_outlives_a_killed_parent(tmp_path: Path) -> None:

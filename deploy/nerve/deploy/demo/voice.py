@@ -48,8 +48,8 @@ class Voice:
         if self._json:
             self._print_json("act", number=number, title=title)
             return
-        self._console.print()
-        self._console.print(Text(f"{number}. {title}", style=Tone.ACT), soft_wrap=False)
+        self._print(Text())
+        self._print(Text(f"{number}. {title}", style=Tone.ACT))
 
     def say(
         self, who: str, text: str, tone: Tone = Tone.PLAIN, *, event: str = "said", **fields: Any
@@ -64,9 +64,10 @@ class Voice:
             shown(text), self._console.width - len(head) - 1, break_on_hyphens=False
         )
         for number, line in enumerate(lines or [""]):
-            row = Text(head if number == 0 else " " * len(head), style=Tone.DIM)
-            row.stylize(tone or Tone.ACT, len(head) - 8)
-            self._console.print(row.append(line, style=tone), soft_wrap=True)
+            row = Text()
+            row.append(head[:-8] if number == 0 else " " * len(head[:-8]), style=Tone.DIM)
+            row.append(head[-8:] if number == 0 else " " * 8, style=tone or Tone.ACT)
+            self._print(row.append(line, style=tone))
 
     def paragraph(self, text: str, tone: Tone = Tone.PLAIN) -> None:
         """Text of any length, for people only."""
@@ -79,13 +80,23 @@ class Voice:
         """Lines as they are, for people only."""
         if not self._json:
             for line in lines:
-                self._console.print(Text(shown(line), style=tone), soft_wrap=True)
+                self._print(Text(shown(line), style=tone))
 
     def answer(self, value: Mapping[str, Any]) -> None:
         """The whole outcome, for programs only."""
         if self._json:
-            print(as_json(value), flush=True)
+            self._print(as_json(value))
 
     def _print_json(self, event: str, /, **fields: Any) -> None:
         at = self._clock.now_ms() - self.began
-        print(as_json({"event": event, "at_ms": at, **fields}), flush=True)
+        self._print(as_json({"event": event, "at_ms": at, **fields}))
+
+    def _print(self, line: Text | str) -> None:
+        try:
+            if isinstance(line, Text):
+                self._console.print(line, soft_wrap=True)
+            else:
+                print(line, flush=True)
+        except OSError as error:
+            # A terminal that was closed says it otherwise than a pipe.
+            raise BrokenPipeError(str(error)) from None
