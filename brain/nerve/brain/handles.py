@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from nerve.brain.ledger import queries
 from nerve.brain.ledger.admission import Submit, submit
 from nerve.brain.ledger.cancel import Cancel, Cancelled, cancel
-from nerve.brain.ledger.sessions import Close, OpenThread, close, open_thread
+from nerve.brain.ledger.sessions import Close, OpenSession, OpenThread, close, open_thread
 from nerve.brain.views import HistoryItem, RunView, StepView, ToolView, TurnItem
 from nerve.brain.watch import EventPage, TurnResult
 from nerve.brain.why import TurnStatus, blocked_status, status
@@ -102,25 +102,7 @@ class Thread:
             UnknownSession, UnknownThread, WrongState: there is no open Thread.
             DiskFull, LedgerUnavailable: nothing was admitted, or nobody knows; repeat the same id.
         """
-        check_request_id(request_id)
-        message, content_digest = _said_by_user(content)
-        now = self.runtime.now()
-        admitted = await self.runtime.ledger.commit(
-            submit,
-            Submit(
-                thread=self.key,
-                request_id=request_id,
-                digest=content_digest,
-                content=message,
-                turn=new_turn_id(now),
-                now=now,
-            ),
-        )
-        if admitted.ready is not None:
-            self.runtime.wake(admitted.ready)
-        if not admitted.known:
-            self.runtime.notify(admitted.turn)
-        return Turn(self.runtime, self.key, admitted.turn)
+        return await admit(self, request_id, content)
 
     async def close(self) -> None:
         """Raises WrongState while a Turn is unfinished; it cancels nothing."""
@@ -220,6 +202,35 @@ class Turn:
             return await queries.intents(tx, self.id)
 
         return [ToolView.of(row) for row in await self.runtime.ledger.read(query)]
+
+
+async def admit(
+    thread: Thread, request_id: str, content: Content, opening: OpenSession | None = None
+) -> Turn:
+    """`Thread.submit`; an `opening` makes the Thread's Session in the same commit."""
+    runtime = thread.runtime
+    check_request_id(request_id)
+    message, content_digest = _said_by_user(content)
+    now = runtime.now()
+    turn = new_turn_id(now)
+    runtime.watch.expect(turn)
+    admitted = await runtime.ledger.commit(
+        submit,
+        Submit(
+            thread=thread.key,
+            request_id=request_id,
+            digest=content_digest,
+            content=message,
+            turn=turn,
+            now=now,
+            opening=opening,
+        ),
+    )
+    if admitted.ready is not None:
+        runtime.wake(admitted.ready)
+    if not admitted.known:
+        runtime.notify(admitted.turn)
+    return Turn(runtime, thread.key, admitted.turn)
 
 
 def _said_by_user(content: Content) -> tuple[Message, str]:

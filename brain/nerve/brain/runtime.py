@@ -12,7 +12,7 @@ from typing import Self
 from nerve.brain.agents.local import LOCAL_ROUTE
 from nerve.brain.agents.models import FailureClass, classify
 from nerve.brain.execution import Execution
-from nerve.brain.handles import Session, Turn
+from nerve.brain.handles import Session, Turn, admit
 from nerve.brain.harness import Harness
 from nerve.brain.ledger import queries
 from nerve.brain.ledger.backend import SessionBackend
@@ -29,6 +29,7 @@ from nerve.common.lifecycle import Backoff
 from nerve.common.logs import get_log
 from nerve.common.settings import Settings
 from nerve.common.sql import Row, SqliteLedger, Tx
+from nerve.protocol.content import Content
 from nerve.protocol.errors import BadInput
 from nerve.protocol.executor import Executor
 from nerve.protocol.identity import SessionKey, ThreadKey, check_name, check_turn_id
@@ -227,6 +228,23 @@ class DurableRuntime:
             open_session, OpenSession(key=key, agent=agent, version=version, now=self.now())
         )
         return Session(self, key)
+
+    async def submit(
+        self,
+        key: SessionKey,
+        request_id: str,
+        content: Content,
+        *,
+        agent: str,
+        version: str | None = None,
+    ) -> Turn:
+        """Admit a Turn in the main Thread, and make the Session where there is none: one commit.
+
+        Raises as `session` and as `Thread.submit`; then neither was made.
+        """
+        check_name(agent, "agent")
+        opening = OpenSession(key=key, agent=agent, version=version, now=self.now())
+        return await admit(Session(self, key).thread(), request_id, content, opening)
 
     def get_session(self, key: SessionKey) -> Session:
         """The handle of an existing Session; nothing is read."""

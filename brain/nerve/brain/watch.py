@@ -4,6 +4,7 @@ import asyncio
 from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Any, TypeVar
 
 import orjson
@@ -21,6 +22,7 @@ from nerve.protocol.identity import SessionKey, ThreadKey
 V = TypeVar("V")
 
 PAGE = 200
+EXPECTED_MAX = 1024
 CHANNEL = "turn:"
 ENDED = "ended:"
 
@@ -61,6 +63,7 @@ class Watch:
         self._clock = clock
         self._scan_seconds = scan_seconds
         self._waiters: dict[str, set[asyncio.Event]] = defaultdict(set)
+        self._expected: dict[str, tuple[asyncio.Event, float]] = {}
         self._wakeups = wakeups
         self._subscriptions: dict[str, Subscription] = {}
         self._scan: asyncio.Task[None] | None = None
@@ -81,8 +84,23 @@ class Watch:
             self.heard(channel)
             self._wakeups.ring(channel)
 
+    def expect(self, turn: str) -> None:
+        """A Turn of this id is about to be admitted here: before a ring there is no result to look for.
+
+        Only where results are waited for at all, and only the latest ones and for a while: whoever
+        waits for another one looks at once.
+        """
+        if ENDED[:-1] not in self._subscriptions:
+            return
+        self._expected[f"{ENDED}{turn}"] = (asyncio.Event(), self._clock.monotonic())
+        if len(self._expected) > EXPECTED_MAX:
+            del self._expected[next(iter(self._expected))]
+
     def heard(self, channel: str) -> None:
         """A ring from this or another process."""
+        expected = self._expected.get(channel)
+        if expected is not None:
+            expected[0].set()
         for event in self._waiters.get(channel, ()):
             event.set()
 
@@ -103,21 +121,28 @@ class Watch:
 
     async def _until(self, channel: str, look: Callable[[], Awaitable[V | None]]) -> V:
         """The first value of `look` that is not None, looking again at each ring and scan."""
-        event = asyncio.Event()
+        event = self._event(channel)
         self._listen(channel.partition(":")[0])
         self._waiters[channel].add(event)
         try:
             while True:
+                self._keep_scanning()
+                await event.wait()
                 event.clear()
                 found = await look()
                 if found is not None:
                     return found
-                self._keep_scanning()
-                await event.wait()
         finally:
             self._waiters[channel].discard(event)
             if not self._waiters[channel]:
                 del self._waiters[channel]
+
+    def _event(self, channel: str) -> asyncio.Event:
+        """Set, so that its owner looks before it waits, unless the channel was just begun here."""
+        event, since = self._expected.pop(channel, (asyncio.Event(), -inf))
+        if self._clock.monotonic() - since >= self._scan_seconds:
+            event.set()
+        return event
 
     def _listen(self, kind: str) -> None:
         """Hear only what somebody here waits for: each ring that is heard costs a process a wake."""

@@ -6,6 +6,7 @@ from bench.peers import nerve_2p_peer
 from bench.peers.nerve_app import agent_with, tools
 from nerve.brain.runtime import DurableRuntime
 from nerve.deploy.host import local_host
+from nerve.deploy.serving import spare_collector
 
 
 class Peer(nerve_2p_peer.Peer):
@@ -19,4 +20,5 @@ class Peer(nerve_2p_peer.Peer):
         opening = local_host([agent_with(tools)], tools, self._directory)
         host = await self._stack.enter_async_context(opening)
         assert host.runtime is not None
+        spare_collector()
         return host.runtime

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from bench.peer import Acknowledged
 from bench.processes import files_bytes
+from nerve.brain.handles import Turn
 from nerve.brain.ledger.backend import LocalBackend
 from nerve.brain.runtime import DurableRuntime
 from nerve.protocol.errors import UnknownAgent
@@ -68,19 +69,20 @@ class Peer:
         return await self._stack.enter_async_context(DurableRuntime(backend))
 
     async def turn(self, turn: str, acknowledged: Acknowledged) -> str:
-        session = await self._runtime.session(SessionKey(AGENT, f"s-{turn}"), agent=AGENT)
-        handle = await session.submit(turn, f"ask-{turn}")
+        handle = await self._submit(f"s-{turn}", turn, f"ask-{turn}")
         acknowledged(f"ask-{turn}")
         return (await handle.result(timeout=LIMIT_S)).text
 
     async def turn_in(self, session: str, turn: str) -> str:
-        thread = await self._runtime.session(SessionKey(AGENT, session), agent=AGENT)
-        handle = await thread.submit(turn, f"ask-{turn}")
+        handle = await self._submit(session, turn, f"ask-{turn}")
         return (await handle.result(timeout=LIMIT_S)).text
 
     async def park(self, turn: str) -> None:
-        session = await self._runtime.session(SessionKey(AGENT, f"w-{turn}"), agent=AGENT)
-        await session.submit(turn, f"wait-{turn}")
+        await self._submit(f"w-{turn}", turn, f"wait-{turn}")
+
+    async def _submit(self, session: str, request: str, text: str) -> Turn:
+        key = SessionKey(AGENT, session)
+        return await self._runtime.submit(key, request, text, agent=AGENT)
 
     def store_bytes(self) -> int:
         return files_bytes(self._directory.rglob("*"))

@@ -7,7 +7,14 @@ import orjson
 from nerve.brain.ledger import events
 from nerve.brain.ledger.events import NewEvent
 from nerve.brain.ledger.sessions import FIND as FIND_SESSION
-from nerve.brain.ledger.sessions import FIND_THREAD, closed, unknown_session, unknown_thread
+from nerve.brain.ledger.sessions import (
+    FIND_THREAD,
+    OpenSession,
+    closed,
+    open_session,
+    unknown_session,
+    unknown_thread,
+)
 from nerve.common.sql import Tx, law, sql
 from nerve.protocol.content import Message
 from nerve.protocol.errors import RequestConflict
@@ -85,12 +92,15 @@ async def put_request(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Submit:
+    """With an `opening` the Session is made first, where it does not exist."""
+
     thread: ThreadKey
     request_id: str
     digest: str
     content: Message
     turn: str
     now: int
+    opening: OpenSession | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,6 +115,8 @@ class Submitted:
 @law("brain.submit", keys=lambda unit: (unit.thread.session_key.id,))
 async def submit(tx: Tx, unit: Submit) -> Submitted:
     """Admit a Turn at the end of its Thread's queue."""
+    if unit.opening is not None:
+        await open_session.apply(tx, unit.opening)
     session = unit.thread.session_key.id
     thread = unit.thread.id
     request = Request(
