@@ -68,6 +68,7 @@ class Execution:
             resend_seconds=settings.outbox_resend_seconds,
             scan_seconds=settings.scan_seconds,
             group_max=settings.bundle_envelopes_max,
+            publish_seconds=settings.publish_seconds,
         )
         self.pages: list[Callable[[OutputPageUpdate], None]] = []
         self._loops: list[Loop] = []

@@ -11,10 +11,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from nerve.common import faults
-from nerve.common.clock import Clock, wait_event
+from nerve.common.clock import Clock, wait_event, within
 from nerve.common.lifecycle import Backoff
 from nerve.common.logs import get_log
-from nerve.common.sql.law import Tx, law
+from nerve.common.sql.law import Row, Tx, law
 from nerve.common.sql.ledger import Ledger
 from nerve.common.sql.statement import sql
 
@@ -24,6 +24,8 @@ Publish = Callable[[str, Sequence[bytes]], Awaitable[None]]
 _log = get_log("nerve.common.outbox")
 
 SCAN_ROWS = 1000
+WAITING_ROWS_MAX = 10_000
+_START = (-1, "")
 
 PUT = sql(
     "insert into outbox (id, destination, host, envelope, created_at)"
@@ -31,11 +33,11 @@ PUT = sql(
 )
 FORGET = sql("delete from outbox where id = :id")
 STRANDED = sql(
-    "select o.id, o.destination, o.envelope from outbox o"
-    " left join host h on h.id = o.host"
-    " where o.host is null or h.id is null or h.state <> 'LIVE'"
-    " or (o.host = :host and o.created_at <= :before)"
-    " order by o.created_at, o.id limit :limit"
+    "select id, destination, envelope, created_at from outbox where id in ("
+    " select o.id from outbox o left join host h on h.id = o.host"
+    " where (o.created_at, o.id) > (:after_at, :after_id) and (o.host is null or h.id is null"
+    " or h.state <> 'LIVE' or (o.host = :host and o.created_at <= :before))"
+    " order by o.created_at, o.id limit :limit) order by created_at, id"
 )
 DEPTH = sql("select count(*) as depth, min(created_at) as oldest from outbox")
 
@@ -109,6 +111,7 @@ class Relay:
         resend_seconds: float = 5.0,
         scan_seconds: float = 1.0,
         group_max: int = 64,
+        publish_seconds: float = 10.0,
         backoff: Backoff | None = None,
     ) -> None:
         self.interval_seconds = scan_seconds
@@ -118,16 +121,22 @@ class Relay:
         self._clock = clock
         self._resend_ms = int(resend_seconds * 1000)
         self._group_max = group_max
+        self._publish_seconds = publish_seconds
         self._backoff = backoff or Backoff()
         self._waiting: dict[str, dict[str, bytes]] = defaultdict(dict)
         self._flying: set[str] = set()
+        self._confirmed: dict[str, float] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._after = _START
         self._closed = False
         self._draining = asyncio.Event()
 
     def hand_over(self, rows: Sequence[OutboxRow]) -> None:
-        """Publish committed rows soon. Never blocks, never raises."""
-        if self._closed:
+        """Publish committed rows soon. Never blocks, never raises.
+
+        While very many wait already, these stay in the ledger only, where a scan finds them.
+        """
+        if self._closed or self.depth() >= WAITING_ROWS_MAX:
             return
         for row in rows:
             if row.id not in self._flying:
@@ -142,21 +151,37 @@ class Relay:
         return len(self._flying) + sum(len(rows) for rows in self._waiting.values())
 
     async def run_once(self) -> bool:
-        """Find rows that nobody is publishing."""
-        before = self._clock.now_ms() - self._resend_ms
-
-        async def query(tx: Tx) -> list[OutboxRow]:
-            rows = await tx.all(STRANDED, host=self._host() or "", before=before, limit=SCAN_ROWS)
-            return [
-                OutboxRow(id=row["id"], destination=row["destination"], envelope=row["envelope"])
-                for row in rows
-            ]
-
-        rows = await self._ledger.read(query)
-        known = self._flying.union(*self._waiting.values())
-        fresh = [row for row in rows if row.id not in known]
+        """Find rows that nobody is publishing, a page at a time, so that no route blocks another."""
+        if self.depth() >= WAITING_ROWS_MAX:
+            return False
+        rows = await self._ledger.read(self._page)
+        full = len(rows) == SCAN_ROWS
+        self._after = (rows[-1]["created_at"], rows[-1]["id"]) if full else _START
+        known = self._flying.union(*self._waiting.values(), self._lately_confirmed())
+        fresh = [
+            OutboxRow(id=row["id"], destination=row["destination"], envelope=row["envelope"])
+            for row in rows
+            if row["id"] not in known
+        ]
         self.hand_over(fresh)
-        return len(rows) == SCAN_ROWS and bool(fresh)
+        return full and bool(fresh)
+
+    def _lately_confirmed(self) -> Sequence[str]:
+        """What is confirmed is forgotten a moment later; where that was lost, it is sent again."""
+        before = self._clock.monotonic() - self._resend_ms / 1000
+        self._confirmed = {id: at for id, at in self._confirmed.items() if at > before}
+        return tuple(self._confirmed)
+
+    async def _page(self, tx: Tx) -> Sequence[Row]:
+        after_at, after_id = self._after
+        return await tx.all(
+            STRANDED,
+            host=self._host() or "",
+            before=self._clock.now_ms() - self._resend_ms,
+            after_at=after_at,
+            after_id=after_id,
+            limit=SCAN_ROWS,
+        )
 
     async def drain(self, seconds: float) -> bool:
         """Wait until everything handed over is confirmed; False where time ran out.
@@ -213,8 +238,11 @@ class Relay:
 
     async def _send(self, destination: str, rows: dict[str, bytes]) -> None:
         await faults.apoint("common.outbox.before_publish")
-        await self._publish(destination, list(rows.values()))
+        # A publish that never returns is sent again: whoever receives it twice finds it in its inbox.
+        async with within(self._clock, self._publish_seconds):
+            await self._publish(destination, list(rows.values()))
         await faults.apoint("common.outbox.after_publish")
         self._flying.difference_update(rows)
+        self._confirmed |= dict.fromkeys(rows, self._clock.monotonic())
         faults.point("common.outbox.before_forget")
         self._ledger.defer(forget, tuple(rows))

@@ -5,8 +5,12 @@ original, and lists the ledgers that were made here, so that a missing one is no
 a host that finds an empty ledger would run every tool again.
 """
 
+import fcntl
 import json
 import os
+import secrets
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -18,7 +22,19 @@ MARKER = "nerve.json"
 FORMAT = 1
 
 _NETWORK_FILE_SYSTEMS = frozenset(
-    {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "ceph", "glusterfs", "fuse.sshfs", "afs", "lustre"}
+    {
+        "nfs",
+        "nfs4",
+        "cifs",
+        "smb3",
+        "smbfs",
+        "9p",
+        "ceph",
+        "glusterfs",
+        "fuse.sshfs",
+        "afs",
+        "lustre",
+    }
 )
 
 
@@ -46,6 +62,17 @@ class StateDirectory:
             Damaged: its marker cannot be read.
         """
         path = path.absolute()
+        try:
+            return cls._open(path, create=create)
+        except (PermissionError, NotADirectoryError, FileExistsError) as error:
+            raise BadInput(
+                f"{path} cannot be used: {error.strerror or error}",
+                where="--dir",
+                next_step="name a folder that this user may read and write",
+            ) from error
+
+    @classmethod
+    def _open(cls, path: Path, *, create: bool) -> Self:
         if path.exists() and not path.is_dir():
             raise BadInput(
                 f"{path} is not a folder", where="--dir", next_step="name a folder for the state"
@@ -105,24 +132,19 @@ class StateDirectory:
 
     def made(self, name: str) -> None:
         """Write down that the ledger `name` exists from now on."""
-        fresh = _read(self.path)
-        if name not in fresh["ledgers"]:
-            fresh["ledgers"] = sorted({*fresh["ledgers"], name})
-            _replace(self.path, fresh)
-        self._marker = fresh
+        self._marker = _change(self.path, lambda ledgers: ledgers | {name})
 
     def forget(self, name: str) -> None:
         """An operator says that the ledger `name` is lost: a new one may be made."""
-        fresh = _read(self.path)
-        fresh["ledgers"] = sorted(set(fresh["ledgers"]) - {name})
-        _replace(self.path, fresh)
-        self._marker = fresh
+        self._marker = _change(self.path, lambda ledgers: ledgers - {name})
 
     def _refuse_stranger(self) -> None:
         here = _folder(self.path)
         marked = self._marker
         same_inode = marked.get("inode") == here["inode"]
-        if same_inode and (marked.get("device") == here["device"] or marked["path"] == here["path"]):
+        if same_inode and (
+            marked.get("device") == here["device"] or marked["path"] == here["path"]
+        ):
             return
         raise WrongLedger(
             f"{self.path} is a copy of {marked['path']}, or was moved from there",
@@ -137,7 +159,8 @@ def adopt(path: Path) -> StateDirectory:
     path = path.absolute()
     if not (path / MARKER).exists():
         raise _absent(path)
-    _replace(path, {**_read(path), **_folder(path)})
+    with _locked(path):
+        _replace(path, {**_read(path), **_folder(path)})
     return StateDirectory.open(path, create=False)
 
 
@@ -174,6 +197,28 @@ def _read(path: Path) -> dict[str, Any]:
         ) from error
 
 
+@contextmanager
+def _locked(path: Path) -> Generator[None]:
+    """Several hosts start on one folder at once: what one adds, another may not write over."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _change(path: Path, change: Callable[[set[str]], set[str]]) -> dict[str, Any]:
+    """Write another list of ledgers, where it is another; the marker as it stands then."""
+    with _locked(path):
+        marker = _read(path)
+        ledgers = sorted(change(set(marker["ledgers"])))
+        if ledgers != marker["ledgers"]:
+            marker["ledgers"] = ledgers
+            _replace(path, marker)
+        return marker
+
+
 def _write_new(path: Path, marker: dict[str, Any]) -> None:
     temporary = _written(path, marker)
     try:
@@ -190,7 +235,7 @@ def _replace(path: Path, marker: dict[str, Any]) -> None:
 
 
 def _written(path: Path, marker: dict[str, Any]) -> Path:
-    temporary = path / f".{MARKER}.{os.getpid()}"
+    temporary = path / f".{MARKER}.{secrets.token_hex(8)}"
     with temporary.open("w", encoding="utf-8") as file:
         json.dump(marker, file, indent=1)
         file.flush()

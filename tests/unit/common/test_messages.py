@@ -120,17 +120,6 @@ async def test_without_a_confirm_the_same_message_is_sent_again_and_forgotten_af
         assert wire.groups == [[b"7"]] * 3
 
 
-@pytest.mark.law(9)
-async def test_a_scan_finds_what_a_dead_host_left_behind(tmp_path: Path) -> None:
-    async with world(tmp_path) as (ledger, relay, wire):
-        other = Relay(ledger, wire.publish, host=lambda: "me", clock=SystemClock())
-        await other.close()
-        await ledger.commit(send, Send(numbers=[1], relay=other))
-        assert wire.sent == []
-        await relay.run_once()
-        await until(lambda: wire.sent == [1], "the scan sent it")
-
-
 async def emptied(ledger: SqliteLedger) -> None:
     async with asyncio.timeout(10):
         while await kept(ledger):
