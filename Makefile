@@ -5,7 +5,6 @@ SHELL := bash
 
 VENV ?= .venv
 JOBS ?= 2
-KILLS ?= 200
 BIN := $(VENV)/bin
 READY := $(VENV)/.nerve-ready
 CODE := protocol common brain hands deploy tests examples
@@ -51,6 +50,10 @@ layout: setup ## the shape of the house: folders, sizes, exports
 test: lint layout ## everything that must pass before a commit lands
 	$(BIN)/pytest -n $(JOBS)
 
+.PHONY: sabotage
+sabotage: setup ## break each law on purpose; fails where the tests marked for it still pass
+	$(BIN)/python tests/sabotage/run.py $(ARGS)
+
 .PHONY: bench
 bench: setup ## ratios against peers and limits, in one run (ARGS=--quick for a short look)
 	$(BIN)/python tests/bench/run.py $(ARGS)
@@ -70,6 +73,10 @@ rules: setup ## the same for the failures that the design survives
 .PHONY: schema
 schema: setup ## write the JSON schemas again from the models
 	$(BIN)/python -m nerve.protocol.schema --write
+
+.PHONY: docs
+docs: setup ## write the generated pages again
+	$(BIN)/python docs/generate.py
 
 .PHONY: demo
 demo: setup ## kill Brain and Hands at the worst moments and prove what happened
