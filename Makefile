@@ -7,7 +7,7 @@ VENV ?= .venv
 JOBS ?= 2
 BIN := $(VENV)/bin
 READY := $(VENV)/.nerve-ready
-CODE := protocol common brain hands deploy tests examples
+CODE := protocol common brain hands deploy tests docs examples
 FIND_PYTHON = import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))
 
 .PHONY: help
