@@ -38,7 +38,6 @@ def tools(run: DemoRun) -> dict[str, Any]:
     return {tool["execution"]: tool for tool in done(run)["tools"]}
 
 
-@pytest.mark.capability("H4.1")
 def test_it_kills_the_brain_once_and_the_hands_three_times(run: DemoRun) -> None:
     kills = run.of("kill")
     assert [kill["role"] for kill in kills] == ["brain", "hands", "hands", "hands"]
@@ -52,6 +51,7 @@ def test_no_process_is_left(run: DemoRun) -> None:
     assert run.running == []
 
 
+@pytest.mark.capability("E2.2")
 def test_every_effect_happened_once(root: Path) -> None:
     effects = file_lines(root / "effects.jsonl")
     assert Counter((line["effect"], line["for"]) for line in effects) == {
@@ -62,7 +62,7 @@ def test_every_effect_happened_once(root: Path) -> None:
     assert len({line["execution"] for line in effects}) == 3
 
 
-@pytest.mark.report("U01")
+@pytest.mark.capability("E2.2")
 def test_what_waited_for_a_slot_ran_once_in_the_next_process(run: DemoRun, root: Path) -> None:
     first, second = [line["pid"] for line in run.of("started") if line["role"] == "hands"][:2]
     calls = file_lines(root / "calls.jsonl")
@@ -85,7 +85,7 @@ def test_every_model_answer_was_asked_for_once(root: Path) -> None:
     assert len(keys) == len(set(keys)) == 6
 
 
-@pytest.mark.capability("D8.1", "D8.2")
+@pytest.mark.capability("D8.1", "D8.2", "F11.3")
 def test_the_tool_killed_after_its_effect_is_reconciled_as_succeeded_and_never_runs_again(
     run: DemoRun, root: Path
 ) -> None:
@@ -117,7 +117,7 @@ def test_why_says_in_plain_words_that_nobody_knows(run: DemoRun) -> None:
         assert "It is not run again" in reason
 
 
-@pytest.mark.capability("C1.2")
+@pytest.mark.capability("C1.3", "C1.4", "C1.5")
 def test_one_turn_goes_on_through_it_all(run: DemoRun) -> None:
     found = done(run)
     assert found["phase"] == "COMPLETED"

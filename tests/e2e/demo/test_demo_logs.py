@@ -125,6 +125,15 @@ def test_a_folder_with_very_many_files_is_looked_through_in_part(tmp_path: Path)
     assert found.skipped == [("1988 older files", "only the 12 newest are taken")]
 
 
+def test_a_log_is_found_again_when_others_became_newer(tmp_path: Path) -> None:
+    (tmp_path / "first.log").touch()
+    chosen = listing(tmp_path).files[0].name
+    os.utime(tmp_path / "first.log", (1, 1))
+    for number in range(20):
+        (tmp_path / f"{number}.log").touch()
+    assert listing(tmp_path).file(chosen).path == tmp_path / "first.log"
+
+
 def test_the_script_fits_the_smallest_folder(tmp_path: Path) -> None:
     (tmp_path / "a.log").touch()
     assert scenario(tmp_path).calls == 4

@@ -40,14 +40,16 @@ class LogFile:
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listing:
-    """What can be read, the newest first, and what cannot, with the reason."""
+    """What can be read, the newest first, and what cannot or is too much, with the reason."""
 
     files: Sequence[LogFile]
     skipped: Sequence[tuple[str, str]]
+    older: Sequence[LogFile] = ()
 
     def file(self, name: str) -> LogFile:
         """The file of this name. Raises ToolFailed: no other path is ever opened."""
-        for each in self.files:
+        # Among the older ones too: while logs are written, which are the newest changes.
+        for each in (*self.files, *self.older):
             if each.name == name:
                 return each
         known = ", ".join(each.name for each in self.files[:5]) or "none"
@@ -93,7 +95,7 @@ def listing(folder: Path) -> Listing:
     left = len(files) - FILES_MAX
     if left > 0:
         skipped.append((f"{left} older files", f"only the {FILES_MAX} newest are taken"))
-    return Listing(files=files[:FILES_MAX], skipped=skipped)
+    return Listing(files=files[:FILES_MAX], skipped=skipped, older=files[FILES_MAX:])
 
 
 def find(file: LogFile, pattern: re.Pattern[bytes]) -> Found:
