@@ -7,14 +7,20 @@ from pathlib import Path
 
 import pytest
 
+from nerve.brain.agents.models import ModelAnswer, ModelRequest
+from nerve.brain.agents.react import ReactAgent, ScriptedModel
 from nerve.brain.handles import Session, Thread, Turn
 from nerve.brain.ledger.backend import LocalBackend
 from nerve.brain.runtime import DurableRuntime
+from nerve.brain.schedule.invocation import Failure
+from nerve.brain.state.recovery import RecoveryPolicy
 from nerve.brain.state.turn import TurnPhase
 from nerve.common import faults
 from nerve.common.broker.memory import MemoryBroker
+from nerve.common.lease import Release
+from nerve.common.lease import release as lease_release
 from nerve.protocol.canonical import digest
-from nerve.protocol.errors import LedgerUnavailable, WrongState
+from nerve.protocol.errors import Conflict, LedgerUnavailable, NerveError, Unavailable, WrongState
 from nerve.protocol.identity import SessionKey
 from support.waiting import until
 from support.whole import QUICK, Whole, whole
@@ -204,3 +210,57 @@ async def test_thousands_of_waiters_delay_no_heartbeat(tmp_path: Path) -> None:
         here.gate.set()
         ended = await asyncio.gather(*waiters)
         assert {each.phase for each in ended} == {TurnPhase.COMPLETED}
+
+
+@pytest.mark.capability("C5.7")
+@pytest.mark.parametrize("error", [Unavailable("away"), Conflict("another was quicker")])
+async def test_internal_unavailable_and_conflict_are_tried_again(
+    tmp_path: Path, error: NerveError
+) -> None:
+    raised: list[NerveError] = []
+
+    def say(request: ModelRequest) -> ModelAnswer:
+        if not raised:
+            raised.append(error)
+            raise error
+        return ModelAnswer(text="the end")
+
+    agent = ReactAgent("once", version="1", model=ScriptedModel(say))
+    policy = RecoveryPolicy(first_seconds=0.01)
+    async with LocalBackend.open(tmp_path / "state") as backend:
+        async with DurableRuntime(backend, agents=[agent], policy=policy) as runtime:
+            session = await runtime.session(SessionKey("acme", "s"), agent="once")
+            turn = await session.submit("r", "go")
+            assert (await turn.result(20)).text == "the end"
+            assert [run.state.value for run in await turn.list_runs()] == ["RETRYING", "FINISHED"]
+
+
+@pytest.mark.law(4)
+@pytest.mark.capability("C5.9", "D8.4")
+async def test_no_classifier_of_a_host_makes_an_unknown_effect_repeat(tmp_path: Path) -> None:
+    asked: list[BaseException] = []
+
+    def anything_goes(error: BaseException) -> Failure:
+        asked.append(error)
+        return Failure(retryable=True)
+
+    async with whole(tmp_path, classify=anything_goes) as here:
+        turn = await here.submit("hold")
+        await until(lambda: here.worker.running, "the tool runs")
+        release = Release(
+            host=here.worker.host.id, now=here.runtime.now(), also=here.worker.assembly.release
+        )
+        await here.worker.ledger.commit(lease_release, release)
+        await until_unknown(turn)
+        here.gate.set()
+        await asyncio.sleep(0.3)
+        (call,) = await turn.tools()
+        status = await turn.status()
+        assert (call.outcome, call.attempt, status.phase) == ("UNKNOWN", 1, TurnPhase.WAITING)
+        assert asked == []
+
+
+async def until_unknown(turn: Turn) -> None:
+    async with asyncio.timeout(20):
+        while [call.outcome for call in await turn.tools()] != ["UNKNOWN"]:
+            await asyncio.sleep(0.01)
