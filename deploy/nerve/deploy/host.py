@@ -15,9 +15,11 @@ from nerve.brain.ledger.backend import LocalBackend
 from nerve.brain.runtime import DurableRuntime
 from nerve.common.broker.sqlite import SqliteBroker
 from nerve.common.clock import Clock, SystemClock
+from nerve.common.metrics import Metrics
 from nerve.common.place import StateDirectory
 from nerve.common.settings import Settings
 from nerve.common.wakeups import Doorbell, Wakeups
+from nerve.deploy.measured import MeasuredBroker
 from nerve.deploy.occupancy import occupied
 from nerve.hands.worker import WorkerRuntime
 from nerve.protocol.catalog import Catalog
@@ -34,6 +36,7 @@ class Host:
     runtime: DurableRuntime | None = None
     workers: dict[str, WorkerRuntime] = field(default_factory=dict[str, WorkerRuntime])
     broker: SqliteBroker | None = None
+    metrics: Metrics = field(default_factory=Metrics)
 
     async def drain(self, seconds: float | None = None) -> bool:
         """Finish what is at hand, tools before the Brain that hears of them; False: not all of it."""
@@ -65,13 +68,18 @@ async def brain_host(
     """A Brain that speaks to Hands of other processes over the directory's broker."""
     settings, clock = settings or Settings(), clock or SystemClock()
     async with AsyncExitStack() as stack:
-        backend = await LocalBackend.open(directory, clock=clock)
+        metrics = Metrics()
+        backend = await _backend(directory, settings, clock, metrics)
         stack.push_async_callback(backend.close)
         stack.enter_context(occupied(backend.directory, alone=False))
         broker = _broker(backend.directory.path, backend.wakeups, settings, clock)
         stack.push_async_callback(broker.close)
         runtime = DurableRuntime(
-            backend, agents=agents, broker=broker, settings=settings, fresh=fresh
+            backend,
+            agents=agents,
+            broker=MeasuredBroker(broker, metrics, "brain", clock),
+            settings=settings,
+            fresh=fresh,
         )
         stack.push_async_callback(runtime.close)
         await runtime.start()
@@ -81,6 +89,7 @@ async def brain_host(
             backend=backend,
             runtime=runtime,
             broker=broker,
+            metrics=metrics,
         )
 
 
@@ -104,19 +113,26 @@ async def hands_host(
         broker = _broker(place.path, wakeups, settings, clock)
         await broker.open()
         stack.push_async_callback(broker.close)
+        metrics = Metrics()
         worker = WorkerRuntime(
             place,
             catalog,
             route=route,
             slots=slots,
-            broker=broker,
+            broker=MeasuredBroker(broker, metrics, "hands", clock),
             clock=clock,
             settings=settings,
             wakeups=wakeups,
         )
         stack.push_async_callback(worker.close)
         await worker.start()
-        yield Host(directory=place, clock=clock, workers={worker.route: worker}, broker=broker)
+        yield Host(
+            directory=place,
+            clock=clock,
+            workers={worker.route: worker},
+            broker=broker,
+            metrics=metrics,
+        )
 
 
 @asynccontextmanager
@@ -134,7 +150,8 @@ async def local_host(
     """Brain and Hands in one process: the same engines and ledgers, without a broker between."""
     settings, clock = settings or Settings(), clock or SystemClock()
     async with AsyncExitStack() as stack:
-        backend = await LocalBackend.open(directory, clock=clock)
+        metrics = Metrics()
+        backend = await _backend(directory, settings, clock, metrics)
         stack.push_async_callback(backend.close)
         if alone:
             stack.enter_context(occupied(backend.directory, alone=True))
@@ -163,6 +180,7 @@ async def local_host(
             backend=backend,
             runtime=runtime,
             workers=workers,
+            metrics=metrics,
         )
 
 
@@ -177,6 +195,18 @@ def function_routes(catalog: Catalog) -> list[str]:
 def offered(agents: Iterable[Harness]) -> Mapping[str, str]:
     """Names and versions, for people."""
     return {each.definition.agent: each.definition.version for each in agents}
+
+
+async def _backend(
+    directory: Path | str, settings: Settings, clock: Clock, metrics: Metrics
+) -> LocalBackend:
+    def observe(units: int, seconds: float) -> None:
+        metrics.batch_units.observe(units, "brain")
+        metrics.commit_seconds.observe(seconds, "brain")
+
+    return await LocalBackend.open(
+        directory, clock=clock, lock_wait_seconds=settings.lock_wait_seconds, observe=observe
+    )
 
 
 def _broker(path: Path, wakeups: Wakeups, settings: Settings, clock: Clock) -> SqliteBroker:

@@ -91,9 +91,21 @@ def instruments_of(host: "Host") -> Iterator[Instrument]:
     """What this process measures by itself."""
     for worker in host.workers.values():
         yield from worker.metrics.instruments()
-    metrics = getattr(host.runtime, "metrics", None)
-    if metrics is not None:
-        yield from metrics.instruments()
+    measured = host.metrics
+    yield measured.bundle_envelopes
+    yield measured.hop_seconds
+    if host.runtime is not None:
+        yield measured.batch_units
+        yield measured.commit_seconds
+        yield _lateness(host)
+
+
+def _lateness(host: "Host") -> Gauge:
+    """How late the Brain's last heartbeat was; Hands tell their own."""
+    gauge = Gauge("nerve_brain_lease_late_seconds", "How late the last heartbeat was.")
+    execution = None if host.runtime is None else host.runtime.execution
+    gauge.set(0.0 if execution is None else execution.host.beat_late_seconds)
+    return gauge
 
 
 def held(place: StateDirectory, names: Iterable[str]) -> Iterator[Any]:

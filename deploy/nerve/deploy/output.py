@@ -29,7 +29,7 @@ def plain(value: Any) -> Any:
             field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)
         }
     if isinstance(value, Mapping):
-        members: Mapping[str, Any] = value
+        members = cast("Mapping[str, Any]", value)
         return {str(key): plain(each) for key, each in members.items()}
     if isinstance(value, PurePath):
         return str(value)

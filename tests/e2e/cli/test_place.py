@@ -125,6 +125,10 @@ def test_metrics_of_every_process_say_what_the_ledgers_hold_and_label_no_identit
     told |= scraped(hands.event("ready")["metrics"])
     done = frozenset({("ledger", "hands-hands"), ("route", "hands"), ("outcome", "SUCCEEDED")})
     assert told["nerve_ledger_executions", done] == 3
+    for name in ("nerve_hop_seconds_count", "nerve_bundle_envelopes_count"):
+        assert told[name, frozenset({("side", "brain")})] >= 1
+        assert told[name, frozenset({("side", "hands")})] >= 1
+    assert told["nerve_commit_seconds_count", frozenset({("side", "brain")})] >= 1
     turns = [turn["turn"] for turn in terminal.turns()]
     labels = {value for _, pairs in told for _, value in pairs}
     assert not [value for value in labels if any(turn in value for turn in turns)]

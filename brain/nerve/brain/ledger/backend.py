@@ -1,5 +1,6 @@
 """Where a Brain keeps its truth: the ledger, its place, the hints and the objects beside it."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -58,8 +59,11 @@ class LocalBackend:
         create: bool = True,
         clock: Clock | None = None,
         lock_wait_seconds: float = 10.0,
+        observe: Callable[[int, float], None] | None = None,
     ) -> "_Opening":
         """Open or make the Brain's state in `directory`; use it as an async context manager, or await it.
+
+        `observe(units, seconds)` is called after each commit.
 
         Raises:
             WrongLedger: `create` is False and there is none; or the folder is a copy or was moved.
@@ -71,6 +75,7 @@ class LocalBackend:
             create=create,
             clock=clock or SystemClock(),
             lock_wait_seconds=lock_wait_seconds,
+            observe=observe,
         )
 
     async def close(self) -> None:
@@ -92,8 +97,17 @@ class LocalBackend:
 class _Opening:
     """`await LocalBackend.open(d)` and `async with LocalBackend.open(d) as backend` alike."""
 
-    def __init__(self, path: Path, *, create: bool, clock: Clock, lock_wait_seconds: float) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        create: bool,
+        clock: Clock,
+        lock_wait_seconds: float,
+        observe: Callable[[int, float], None] | None,
+    ) -> None:
         self._path = path
+        self._observe = observe
         self._lock_wait_seconds = lock_wait_seconds
         self._create = create
         self._clock = clock
@@ -111,6 +125,7 @@ class _Opening:
             clock=self._clock,
             create=create,
             lock_wait_seconds=self._lock_wait_seconds,
+            observe=self._observe,
         )
         try:
             place.made(LEDGER)
