@@ -12,6 +12,8 @@ from typing import Any, cast
 
 import pytest
 
+from nerve.brain.agents.context import Context
+from nerve.brain.agents.function import FunctionAgent
 from nerve.brain.agents.models import ModelAnswer, ModelCall, ModelRequest
 from nerve.brain.agents.react import ReactAgent, ScriptedModel
 from nerve.brain.ledger.backend import LocalBackend
@@ -19,6 +21,7 @@ from nerve.brain.runtime import DurableRuntime
 from nerve.brain.state.turn import TurnPhase
 from nerve.hands.worker import WorkerRuntime
 from nerve.protocol.catalog import Catalog
+from nerve.protocol.content import Message
 from nerve.protocol.identity import SessionKey
 
 FAILING = 1_500
@@ -105,3 +108,38 @@ async def test_the_last_turns_of_a_long_thread_are_as_quick_as_its_first(tmp_pat
             took.append(time.perf_counter() - began)
         early, late = took[20:120], took[-100:]
         assert statistics.median(late) < 2 * statistics.median(early)
+
+
+@pytest.mark.report("U51", "U52")
+async def test_arguments_work_up_to_the_limit_and_fail_once_with_tool_size_and_limit(
+    tmp_path: Path,
+) -> None:
+    measured: list[int] = []
+    catalog = Catalog(route="hands")
+
+    @catalog.tool
+    async def measure(text: str) -> int:
+        measured.append(len(text))
+        return len(text)
+
+    async def body(ctx: Context, said: Message) -> str:
+        return str(await ctx.call("measure", text="x" * int(said.text)))
+
+    agent = FunctionAgent(body, "sizes", version="1", tools=catalog)
+    mebibyte = 1024 * 1024
+    async with LocalBackend.open(tmp_path / "state") as backend:
+        async with WorkerRuntime(backend.directory, catalog, wakeups=backend.wakeups) as worker:
+            executors = {"hands": worker.local_executor()}
+            async with DurableRuntime(backend, agents=[agent], executors=executors) as runtime:
+                session = await runtime.session(SessionKey("acme", "s"), agent="sizes")
+                for size in (int(0.9 * mebibyte), 1_040_000):
+                    good = await session.call(f"r{size}", str(size), timeout=30)
+                    assert good.text == str(size)
+                for size in (mebibyte, int(1.1 * mebibyte), 5 * mebibyte, 50 * mebibyte):
+                    result = await session.call(f"r{size}", str(size), timeout=60)
+                    assert result.phase is TurnPhase.FAILED and result.failure is not None
+                    assert result.failure["code"] == "too_large"
+                    said = result.failure["message"]
+                    assert "the tool 'measure'" in said and f"limit is {mebibyte}" in said
+                assert measured == [int(0.9 * mebibyte), 1_040_000]
+                assert (await session.call("after", "7", timeout=30)).text == "7"

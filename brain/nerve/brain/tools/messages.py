@@ -19,6 +19,7 @@ from nerve.protocol.controls import (
     SettledExecutions,
 )
 from nerve.protocol.envelope import Body, open_envelope, seal
+from nerve.protocol.errors import TooLarge
 from nerve.protocol.identity import Origin, ThreadKey
 from nerve.protocol.updates import LedgerMark
 
@@ -89,7 +90,16 @@ class Messages:
             admit_before=now + self.admit_within_ms,
             known_ledger=self.known.get(binding.route),
         )
-        return self._row(f"{execution}/start", COMMANDS, binding.route, body, thread.namespace, now)
+        try:
+            return self._row(
+                f"{execution}/start", COMMANDS, binding.route, body, thread.namespace, now
+            )
+        except TooLarge as error:
+            raise TooLarge(
+                f"the arguments of the tool {binding.name!r} are too large: {error.message}",
+                where=call_id,
+                next_step="Pass less, for instance a name or URL under which the tool finds the rest",
+            ) from None
 
     def repeat(self, command: bytes, execution: str, route: str) -> OutboxRow:
         """The exact command again."""
