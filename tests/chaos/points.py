@@ -41,9 +41,11 @@ NEEDED = (
     ("hands.report_progress.*", "slow"),
     ("hands.fail_missing.*", "absent"),
     ("hands.bar.*", "forbidden"),
+    ("hands.observe.*", "late"),
     ("hands.start.*", "many"),
     ("hands.controls.*", "slow"),
     ("brain.inquire.*", "absent"),
+    ("brain.local.*", "local"),
 )
 """Which kind of Turn a point needs beside the usual mix."""
 

@@ -34,6 +34,8 @@ CALLS: dict[str, list[str]] = {
     "failing": ["failing"],
     "written": ["written"],
     "slow": ["slow"],
+    "long": ["long"],
+    "late": ["late"],
     "again_slow": ["again_slow"],
     "absent": ["absent"],
     "forbidden": ["forbidden"],
@@ -94,8 +96,11 @@ class World:
             await asyncio.sleep(MODEL_SECONDS)
         if len(messages) > last + 1 or not CALLS[kind]:
             return ModelAnswer(text=f"answer to {kind}")
+        given = {"note": {"mark": request.key.replace("/", "~")}}
         return ModelAnswer(
-            calls=tuple(ModelCall(tool=tool, arguments={}) for tool in CALLS[kind])
+            calls=tuple(
+                ModelCall(tool=tool, arguments=given.get(tool, {})) for tool in CALLS[kind]
+            )
         )
 
     async def _steps(self, ctx: Context, input: Message) -> str:
@@ -158,10 +163,26 @@ class World:
             await asyncio.sleep(0.4)
             return self.effect(ctx, "slow")
 
+        @tools.tool(cancellable=True)
+        async def long(ctx: ToolContext) -> str:
+            """Outlives whatever a test does to it."""
+            self.entered(ctx, "long")
+            await asyncio.sleep(4)
+            return self.effect(ctx, "long")
+
+        @tools.tool(timeout_seconds=0.05)
+        def late(ctx: ToolContext) -> str:
+            """A thread that goes on after its time."""
+            self.entered(ctx, "late")
+            time.sleep(0.15)
+            return self.effect(ctx, "late")
+
         @self.local.tool
-        async def note() -> str:
+        async def note(mark: str) -> str:
             """Runs in the Brain."""
+            effects.write(self.effects, effects.ENTERED, mark, 1, "note")
             await asyncio.sleep(0.005)
+            effects.write(self.effects, effects.EFFECT, mark, 1, "note")
             return "noted"
 
     def _add_awkward_tools(self) -> None:

@@ -16,7 +16,7 @@ from nerve.brain.why import Reason
 from nerve.common.settings import Settings
 from nerve.common.sql import Row, Tx, sql
 from nerve.hands.operations import ExecutionReconciliation, ExecutionStore
-from nerve.protocol.errors import NerveError
+from nerve.protocol.errors import NerveError, WrongState
 from nerve.protocol.execution import ExecutionResult, ExecutionState
 from nerve.protocol.identity import SessionKey, ThreadKey
 from support import effects
@@ -31,8 +31,8 @@ RUNS = sql("select turn, number, host, state from run")
 OUTCOMES = sql("select execution, tool, outcome, state, attempt, reason from intent")
 
 ENDS = frozenset({"turn.completed", "turn.failed", "turn.cancelled"})
-CANCELLED = frozenset({"cancelled", "cancelled later"})
-"""Kinds of Turn that somebody cancels."""
+CANCELLED = {"cancelled": "slow", "cancelled later": "long"}
+"""Kinds of Turn that somebody cancels, with what they do."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -107,8 +107,12 @@ async def resolve_unknown(state: Path, effect_file: Path) -> list[Unknown]:
                 evidence=f"the effect file has {happened} lines",
                 state=ExecutionState.SUCCEEDED if happened else ExecutionState.FAILED,
                 result=ExecutionResult(),
+                owner_gone=happened > 0,
             )
-            await store.reconcile(work, what)
+            try:
+                await store.reconcile(work, what)
+            except WrongState:
+                continue  # It may still run: what becomes of it is seen later.
             found.append(
                 Unknown(
                     execution=view.execution,
@@ -147,7 +151,7 @@ class Probe:
         self._count += 1
         name = session or f"s{self._count}"
         agent = "steps" if kind == "steps" else "chaos"
-        text = "slow" if kind in CANCELLED else kind
+        text = CANCELLED.get(kind, kind)
         made = await self.runtime.session(SessionKey("n", name), agent=agent)
         turn = await made.submit(f"{name}-{self._count}", text)
         self.keep(turn.id, kind, note)

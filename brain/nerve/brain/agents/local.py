@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import Any, cast
 
 from nerve.brain.harness import HarnessHost, Receipt
+from nerve.common import faults
 from nerve.protocol.binding import ToolBinding
 from nerve.protocol.canonical import JsonValue
 from nerve.protocol.catalog import Catalog
@@ -25,6 +26,8 @@ from nerve.protocol.execution import (
     value_result,
 )
 from nerve.protocol.signature import ToolFunction
+
+faults.register("brain", ["brain.local.before_call", "brain.local.after_call"])
 
 LOCAL_ROUTE = "local"
 _LOST = failed_result(
@@ -93,10 +96,12 @@ class LocalTools:
         function = self._functions[tool]
         try:
             typed = function.arguments(tool, arguments)
+            await faults.apoint("brain.local.before_call")
             if function.is_async:
                 returned = await function.invoke(typed)
             else:
                 returned = await asyncio.to_thread(function.invoke, typed)
+            await faults.apoint("brain.local.after_call")
         except Exception as error:
             proven = isinstance(error, ToolFailed) or function.proves(error)
             effect = Effect.NONE if proven else Effect.UNCONFIRMED
