@@ -111,7 +111,8 @@ class Starts:
             self.waiting = max(0, self.waiting - len(verdict.started))
             self._note(wants, verdict.more)
             self._started([one.id for one in verdict.started])
-            return bool(verdict.started)
+            # Where nothing waited for these tools they are expected no more, and others have their turn.
+            return bool(verdict.started) or not any(verdict.more.values())
         except Exception as error:
             # What was committed and not launched is found among what this host owns.
             _log.warning("could not start what waits", cause="pull", error=error)
