@@ -80,7 +80,7 @@ class Story:
         turn = await session.submit(REQUEST, QUESTION)
         self._say("you", QUESTION)
         async with Watcher(turn, self._voice, self._clock, self._processes) as watcher:
-            await self._kill_brain(brain)
+            await self._kill_brain(watcher, brain)
             first = hands
             hands = await self._kill_waiting(watcher, hands)
             hands = await self._kill_after_effect(at, watcher, hands)
@@ -96,13 +96,14 @@ class Story:
             first_hands=first.pid,
         )
 
-    async def _kill_brain(self, brain: Child) -> None:
+    async def _kill_brain(self, watcher: Watcher, brain: Child) -> None:
         self._voice.act(2, "Kill the Brain right after a model answer was committed")
         await self._processes.stopped_at(brain, ANSWERED)
         self._kill(brain, "the answer is in its ledger and nothing was done with it")
         again = self._processes.brain()
         await self._processes.ready(again)
         self._started(again, "takes its place; the answer is not asked for again")
+        await self._received(watcher, 1)
 
     async def _kill_waiting(self, watcher: Watcher, hands: Child) -> Child:
         self._voice.act(3, "Kill the Hands while commands wait for a slot")
@@ -116,6 +117,7 @@ class Story:
         await self._processes.ready(again)
         self._say("hands", f"waiting for a slot when it died: {', '.join(waiting)}")
         self._started(again, "takes its place: those run once, now; what only reads may run again")
+        await self._received(watcher, 1 + len(states))
         return again
 
     async def _kill_after_effect(self, at: Client, watcher: Watcher, hands: Child) -> Child:
@@ -156,6 +158,12 @@ class Story:
         child.kill()
         text = f"SIGKILL to the {child.role.capitalize()}, pid {child.pid}: {where}"
         self._voice.say("KILL", text, Tone.KILL, event="kill", role=child.role, pid=child.pid)
+
+    async def _received(self, watcher: Watcher, number: int) -> None:
+        await watcher.until(
+            lambda: len(watcher.heard("tool.received")) >= number,
+            f"{number} results should be with the Brain",
+        )
 
     async def _states(self, watcher: Watcher) -> list[tuple[str, str]]:
         """What the Hands ledger says of every tool of the Turn that has no result yet."""
