@@ -76,6 +76,8 @@ class Link:
         self._clock = clock
         self._lock = asyncio.Lock()
         self._connection: AbstractConnection | None = None
+        self._closing: set[asyncio.Task[None]] = set()
+        self._closed = False
 
     async def channel(self, *, confirms: bool) -> "AbstractChannel":
         """A new channel. Raises BrokerUnavailable."""
@@ -83,22 +85,32 @@ class Link:
 
     async def guarded(self, call: Callable[[], Awaitable[V]]) -> V:
         """What `call` returns within the connect deadline, or BrokerUnavailable with a plain cause."""
-        from aiormq.exceptions import AMQPError
+        from aiormq.exceptions import AMQPError, ChannelClosed
 
+        if self._closed:
+            raise unavailable(self._settings, RuntimeError("closed"))
         try:
             async with asyncio.timeout(self._settings.connect_seconds):
                 return await call()
         except (AMQPError, OSError, TimeoutError, RuntimeError) as error:
+            if not isinstance(error, ChannelClosed):
+                # The connection is not to be trusted: a server that crashed one channel (RabbitMQ
+                # 3.10 does where a queue is consumed while it is being made) closes all of it.
+                self._discard()
             raise unavailable(self._settings, error) from error
 
-    async def close(self) -> None:
+    def _discard(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None and not connection.is_closed:
-            try:
-                async with asyncio.timeout(2):
-                    await connection.close()
-            except Exception as error:
-                _log.debug("a connection did not close in time", error=error)
+            task = asyncio.get_running_loop().create_task(_quietly(connection), name="rabbitmq")
+            self._closing.add(task)
+            task.add_done_callback(self._closing.discard)
+
+    async def close(self) -> None:
+        self._closed = True
+        self._discard()
+        if self._closing:
+            await asyncio.wait(self._closing)
 
     async def _channel(self, confirms: bool) -> "AbstractChannel":
         connection = await self._open()
@@ -121,6 +133,14 @@ class Link:
                     timeout=settings.connect_seconds,
                 )
             return self._connection
+
+
+async def _quietly(connection: "AbstractConnection") -> None:
+    try:
+        async with asyncio.timeout(2):
+            await connection.close()
+    except Exception as error:
+        _log.debug("a connection did not close in time", error=error)
 
 
 async def declare(channel: "AbstractChannel", topic: str, *, create: bool) -> None:
@@ -169,6 +189,7 @@ class RabbitPublisher:
         await faults.apoint("common.rabbitmq.after_publish")
 
     async def close(self) -> None:
+        self._channel = None
         await self._link.close()
 
     async def _one(self, channel: "AbstractChannel", topic: str, body: bytes) -> None:
