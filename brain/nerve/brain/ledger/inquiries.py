@@ -78,17 +78,29 @@ class Patience:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inquire:
+    """At most `repeats` commands are sent again (None: all that are due); the others wait longer."""
+
     messages: Messages
     patience: Patience
     host: str
     relay: Relay | None
     limit: int
     now: int
+    repeats: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inquired:
+    """How many intents were due, and how many commands were repeated for them."""
+
+    due: int
+    repeated: int
 
 
 @law("brain.inquire", keys=lambda unit: ("inquire",))
-async def inquire(tx: Tx, unit: Inquire) -> int:
-    """Send what is due; returns how many intents were due."""
+async def inquire(tx: Tx, unit: Inquire) -> Inquired:
+    """Send what is due."""
+    repeated = 0
     rows = await tx.all(DUE, now=unit.now, limit=unit.limit)
     outgoing: list[OutboxRow] = []
     grouped: dict[tuple[str, str | None], list[Row]] = defaultdict(list)
@@ -104,6 +116,9 @@ async def inquire(tx: Tx, unit: Inquire) -> int:
                 unit.messages.cancel(row["execution"], row["route"], namespace, unit.now)
             )
         if row["outcome"] == "REQUESTED":
+            if unit.repeats is not None and repeated >= unit.repeats:
+                continue
+            repeated += 1
             outgoing.append(unit.messages.repeat(row["command"], row["execution"], row["route"]))
         else:
             grouped[row["route"], row["hands_host"]].append(row)
@@ -113,7 +128,7 @@ async def inquire(tx: Tx, unit: Inquire) -> int:
             questions = [(row["execution"], row["sequence"]) for row in part]
             outgoing.append(unit.messages.ask(questions, route, host, unit.now))
     await put(tx, outgoing, host=unit.host, now=unit.now, relay=unit.relay)
-    return len(rows)
+    return Inquired(due=len(rows), repeated=repeated)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,6 +17,27 @@ from nerve.common.outbox import Relay
 from nerve.common.sql import Ledger, Tx
 
 INQUIRIES_AT_ONCE = 500
+REPEATS_AT_ONCE = 2_000
+REPEATS_A_SECOND = 20
+
+
+class Allowance:
+    """How many commands may be repeated now: a burst, as after a lost broker, and a trickle, so that
+    a route which nobody serves costs no host's time and fills no queue."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._left: float = REPEATS_AT_ONCE
+        self._since = clock.monotonic()
+
+    def left(self) -> int:
+        now = self._clock.monotonic()
+        self._left = min(REPEATS_AT_ONCE, self._left + (now - self._since) * REPEATS_A_SECOND)
+        self._since = now
+        return int(self._left)
+
+    def take(self, count: int) -> None:
+        self._left -= count
 
 
 class Inquiries:
@@ -42,12 +63,13 @@ class Inquiries:
         self._patience = patience
         self._relay = relay
         self._clock = clock
+        self._repeats = Allowance(clock)
 
     async def run_once(self) -> bool:
         now = self._clock.now_ms()
         if not await self._ledger.read(self._anything):
             return False
-        asked = await self._ledger.commit(
+        inquired = await self._ledger.commit(
             inquire,
             Inquire(
                 messages=self._messages,
@@ -56,8 +78,10 @@ class Inquiries:
                 relay=self._relay,
                 limit=INQUIRIES_AT_ONCE,
                 now=now,
+                repeats=self._repeats.left(),
             ),
         )
+        self._repeats.take(inquired.repeated)
         told = await self._ledger.commit(
             tell_settled,
             TellSettled(
@@ -68,10 +92,9 @@ class Inquiries:
                 now=now,
             ),
         )
-        return INQUIRIES_AT_ONCE in (asked, told)
+        return INQUIRIES_AT_ONCE in (inquired.due, told)
 
     async def _anything(self, tx: Tx) -> bool:
-
         return await anything_due(tx, self._clock.now_ms())
 
 

@@ -65,7 +65,7 @@ def connect(
             connection.execute("pragma synchronous = full")
             connection.execute("pragma wal_autocheckpoint = 1000")
         connection.execute("pragma foreign_keys = off")
-        connection.execute("pragma cache_size = -16000")
+        connection.execute(f"pragma cache_size = {-2000 if read_only else -8000}")
         return connection
     except sqlite3.Error as error:
         raise translated(error, path) from error
@@ -150,6 +150,9 @@ class SqliteTx:
 
     async def many(self, statement: Statement, rows: Sequence[Mapping[str, Value]], /) -> None:
         self._connection.executemany(statement.sqlite, map(statement.arguments, rows))
+
+    async def lock(self, statement: Statement, /, **parameters: Value) -> None:
+        """Nothing to do: this transaction holds the one write lock of the file."""
 
     def after(self, callback: Callable[[], None], /) -> None:
         self._callbacks.append(callback)
