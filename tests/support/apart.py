@@ -21,7 +21,7 @@ from nerve.protocol.errors import NerveError
 from nerve.protocol.identity import SessionKey
 from support.waiting import until
 
-START_SECONDS = 30.0
+START_SECONDS = 60.0
 QUICK = {
     "NERVE_SCAN_SECONDS": "0.2",
     "NERVE_SWEEP_SECONDS": "0.1",
