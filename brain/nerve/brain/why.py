@@ -190,8 +190,8 @@ def _said(row: Row) -> str:
         said = f"{tool} ({execution}) was sent to the route {route}; no Hands has confirmed it yet"
         if row["inquiries"]:
             said += (
-                f" (asked {row['inquiries']} times). Is `nerve hands --route {route}` running, with"
-                f" protocol version {CURRENT.major}.x as this Brain?"
+                f" (asked {row['inquiries']} times). Is `nerve hands app.py --route {route}` running,"
+                f" with protocol version {CURRENT.major}.x as this Brain?"
             )
         else:
             said += "."

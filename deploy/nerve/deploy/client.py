@@ -98,6 +98,12 @@ def existing(directory: Path) -> StateDirectory:
     return StateDirectory.open(directory, create=False)
 
 
+def place_option(directory: Path) -> str:
+    """What a command in this working directory needs to find the state, with a blank before it."""
+    here = Path(DEFAULT_DIRECTORY).absolute()
+    return "" if directory.absolute() == here else f" --dir {directory}"
+
+
 def has_brain(directory: Path) -> bool:
     """Whether a Brain was ever started there."""
     return (directory / MARKER).exists() and BRAIN in existing(directory).ledgers
@@ -127,7 +133,8 @@ def _no_state(directory: Path) -> NotFound:
         where="--dir",
         next_step=f"Did you mean --dir {near}?"
         if near
-        else "`nerve dev app.py` starts a host there, or name the right directory with --dir",
+        else f"`nerve dev app.py{place_option(directory)}` starts a host there, or name the right"
+        " directory with --dir",
     )
 
 
@@ -135,5 +142,5 @@ def _no_brain(place: StateDirectory) -> NotFound:
     return NotFound(
         f"no Brain has ever run on {place.path}",
         where="--dir",
-        next_step=f"`nerve brain app.py --dir {place.path}` starts one",
+        next_step=f"`nerve brain app.py{place_option(place.path)}` starts one",
     )

@@ -204,9 +204,10 @@ async def _backend(
         metrics.batch_units.observe(units, "brain")
         metrics.commit_seconds.observe(seconds, "brain")
 
-    return await LocalBackend.open(
+    backend: LocalBackend = await LocalBackend.open(
         directory, clock=clock, lock_wait_seconds=settings.lock_wait_seconds, observe=observe
     )
+    return backend
 
 
 def _broker(path: Path, wakeups: Wakeups, settings: Settings, clock: Clock) -> SqliteBroker:

@@ -10,7 +10,7 @@ from typing import final
 
 from nerve.common.place import StateDirectory
 from nerve.common.settings import Settings
-from nerve.deploy.client import existing
+from nerve.deploy.client import existing, place_option
 from nerve.deploy.output import Console, brief, day_time, plain
 from nerve.deploy.presence import hands_of
 from nerve.hands.operations import (
@@ -93,7 +93,7 @@ async def reconcile(
         console.say(
             "no_hands",
             f"The Brain hears of it when Hands run for the route {route}:"
-            f" `nerve hands app.py --route {route} --dir {place.path}`.",
+            f" `nerve hands app.py --route {route}{place_option(place.path)}`.",
             route=route,
         )
     return DONE

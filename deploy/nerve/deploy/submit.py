@@ -11,9 +11,9 @@ from typing import Any
 from nerve.brain.handles import Turn
 from nerve.common.clock import SystemClock, within
 from nerve.common.settings import Settings
-from nerve.deploy.client import Client, client, has_brain, nearest_state
+from nerve.deploy.client import Client, client, has_brain, nearest_state, place_option
 from nerve.deploy.output import Console
-from nerve.deploy.watching import ended, watch
+from nerve.deploy.watching import ended, tell_obstacles, watch
 from nerve.protocol.errors import BadInput, Timeout, UnknownAgent
 from nerve.protocol.identity import SessionKey, check_name, check_request_id
 
@@ -54,6 +54,8 @@ async def submit(
                 turn = await _admit(at, key, agent, version, thread, request, content)
                 admitted = {"turn": turn.id, "session": key.id, "request_id": request}
                 if not wait:
+                    if not console.json_lines:
+                        await tell_obstacles(at, turn, console)
                     console.answer(admitted, turn.id)
                     return ADMITTED
                 console.say("admitted", f"Turn {turn.id} in the session {key}.", **admitted)
@@ -167,7 +169,7 @@ async def _until_there_is_a_brain(
             console.say(
                 "no_host",
                 f"No host has run on {directory} yet, so nobody knows the agent {agent}:"
-                f" `nerve dev app.py --dir {directory}` starts one. Waiting for it.{hint}",
+                f" `nerve dev app.py{place_option(directory)}` starts one. Waiting for it.{hint}",
                 reason="NO_HOST",
             )
         await clock.sleep(LOOK_SECONDS)

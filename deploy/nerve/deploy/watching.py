@@ -10,7 +10,7 @@ from nerve.brain.state.turn import TurnPhase
 from nerve.brain.watch import TurnResult
 from nerve.brain.why import Reason, TurnStatus
 from nerve.common.sql import Row, Tx
-from nerve.deploy.client import Client
+from nerve.deploy.client import Client, place_option
 from nerve.deploy.output import Console, brief, clock_time
 from nerve.deploy.presence import brains_of, hands_of, present
 from nerve.protocol.content import Message
@@ -70,13 +70,21 @@ async def _tell_why(at: Client, turn: Turn, console: Console) -> None:
     """Say once of each reason for standing still; look again every second."""
     told: set[str] = set()
     while True:
-        status = await turn.status()
-        for reason, text in await obstacles(at, status):
-            if text not in told:
-                told.add(text)
-                fields = {"turn": turn.id, "reason": reason, "reasons": list(status.reasons)}
-                console.say("waiting", text, **fields)
+        await tell_obstacles(at, turn, console, told)
         await asyncio.sleep(QUIET_SECONDS)
+
+
+async def tell_obstacles(
+    at: Client, turn: Turn, console: Console, told: set[str] | None = None
+) -> None:
+    """Say what keeps the Turn from moving, except what was `told` before."""
+    told = set() if told is None else told
+    status = await turn.status()
+    for reason, text in await obstacles(at, status):
+        if text not in told:
+            told.add(text)
+            fields = {"turn": turn.id, "reason": reason, "reasons": list(status.reasons)}
+            console.say("waiting", text, **fields)
 
 
 async def obstacles(at: Client, status: TurnStatus) -> list[tuple[str, str]]:
@@ -98,7 +106,8 @@ async def obstacles(at: Client, status: TurnStatus) -> list[tuple[str, str]]:
                 (
                     "NO_HANDS",
                     f"No Hands run for the route {route} here:"
-                    f" `nerve hands app.py --route {route} --dir {at.directory.path}` starts them.",
+                    f" `nerve hands app.py --route {route}{place_option(at.directory.path)}`"
+                    " starts them.",
                 )
             )
     return found
@@ -122,14 +131,14 @@ async def _missing_brain(at: Client, status: TurnStatus) -> str:
         return ""
     hosts = present(at.directory, "brain")
     gone = [each for each in hosts if each.id == status.owner and not each.alive]
-    place = f"--dir {at.directory.path}"
+    place = place_option(at.directory.path)
     if gone:
         return (
             f"The host that ran it (pid {gone[0].pid}) is gone and none takes its place yet:"
-            f" `nerve brain app.py {place}` starts one, and it goes on where it was."
+            f" `nerve brain app.py{place}` starts one, and it goes on where it was."
         )
     named = f"{status.agent} version {status.version}"
-    return f"No running host has the agent {named}: `nerve brain app.py {place}` starts one."
+    return f"No running host has the agent {named}: `nerve brain app.py{place}` starts one."
 
 
 Words = Callable[[Mapping[str, Any]], str]
