@@ -196,9 +196,11 @@ class DurableRuntime:
             renewal.cancel()
             await asyncio.wait([renewal])
         execution, self.execution = self.execution, None
-        if execution is not None:
-            await execution.close()
-        self.watch.close()
+        try:
+            if execution is not None:
+                await execution.close()
+        finally:
+            self.watch.close()
 
     async def __aenter__(self) -> Self:
         return await self.start()

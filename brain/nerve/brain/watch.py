@@ -15,7 +15,7 @@ from nerve.common.clock import Clock
 from nerve.common.sql import Ledger, Row, Tx
 from nerve.common.wakeups import Subscription, Wakeups
 from nerve.protocol.content import Message
-from nerve.protocol.errors import BadInput, Conflict, Timeout
+from nerve.protocol.errors import BadInput, Conflict, Timeout, Unavailable
 from nerve.protocol.events import PublicEvent, cursor_of, sequence_of
 from nerve.protocol.identity import SessionKey, ThreadKey
 
@@ -67,12 +67,17 @@ class Watch:
         self._wakeups = wakeups
         self._subscriptions: dict[str, Subscription] = {}
         self._scan: asyncio.Task[None] | None = None
+        self._closed = False
 
     def close(self) -> None:
+        self._closed = True
         for subscription in self._subscriptions.values():
             subscription.close()
         if self._scan is not None:
             self._scan.cancel()
+        for events in self._waiters.values():
+            for event in events:
+                event.set()
 
     def tell(self, turn: str, *, ended: bool) -> None:
         """Something about the Turn was committed here: wake its watchers in every process.
@@ -129,6 +134,8 @@ class Watch:
                 self._keep_scanning()
                 await event.wait()
                 event.clear()
+                if self._closed:
+                    raise closed(channel)
                 found = await look()
                 if found is not None:
                     return found
@@ -231,6 +238,14 @@ class Watch:
             return True if phase in TERMINAL else None
 
         await self._until(f"{CHANNEL}{turn}", lambda: self._ledger.read(query))
+
+
+def closed(channel: str) -> Unavailable:
+    return Unavailable(
+        "the runtime was closed while something was waited for; it goes on where a host runs it",
+        where=channel.rpartition(":")[2],
+        next_step="ask again from another process, or open the runtime again",
+    )
 
 
 def _passes(

@@ -16,6 +16,7 @@ from nerve.protocol.errors import (
     NerveError,
     RequestConflict,
     Timeout,
+    Unavailable,
     UnknownAgent,
     UnknownSession,
     UnknownThread,
@@ -186,7 +187,11 @@ async def test_closing_a_runtime_cancels_nothing(cell: Cell) -> None:
     first, reader = await cell.runtime(function(body)), await cell.runtime()
     turn = await (await opened(first)).submit("r1", "hi")
     await soon(started.wait())
+    waiting = asyncio.ensure_future(turn.result())
+    await asyncio.sleep(0)
     await first.close()
+    with pytest.raises(Unavailable, match="it goes on where a host runs it"):
+        await soon(waiting)
     found = await reader.get_turn(turn.id)
     assert (await found.status()).cancel_requested is False
     await cell.runtime(function(hello))

@@ -9,10 +9,11 @@ import pytest
 from nerve.brain import DurableRuntime
 from nerve.brain.agents.context import Context
 from nerve.brain.state.recovery import RecoveryPolicy
+from nerve.common import faults
 from nerve.common.clock import VirtualClock
 from nerve.common.sql import sql
 from nerve.protocol.content import Message
-from nerve.protocol.errors import DefinitionMissing
+from nerve.protocol.errors import Conflict, DefinitionMissing, LedgerUnavailable, Unavailable
 from support.brain_cell import (
     Cell,
     advance_until,
@@ -162,3 +163,43 @@ async def settled(runtime: DurableRuntime, turn: str, count: int) -> None:
     async with asyncio.timeout(10):
         while (await rows(runtime, TURN, id=turn))[0]["retry_count"] != count:
             await asyncio.sleep(0.001)
+
+
+@pytest.mark.capability("C5.7")
+@pytest.mark.parametrize(
+    "error", [Unavailable("away"), Conflict("busy"), LedgerUnavailable("locked")]
+)
+async def test_internal_unavailability_and_conflicts_are_tried_again(
+    cell: Cell, error: Exception
+) -> None:
+    errors = [error]
+
+    async def body(ctx: Context, input: Message) -> str:
+        if errors:
+            raise errors.pop()
+        return "done"
+
+    quick = RecoveryPolicy(retries=1, first_seconds=0.01, most_seconds=0.01)
+    runtime = await cell.runtime(function(body), policy=quick)
+    turn = await (await opened(runtime)).submit("r", "x")
+    assert (await soon(turn.result())).text == "done"
+
+
+@pytest.mark.capability("C5.10")
+async def test_a_failure_that_cannot_be_recorded_costs_nothing_and_is_gone_back_behind(
+    cell: Cell,
+) -> None:
+    ran: list[int] = []
+
+    async def body(ctx: Context, input: Message) -> str:
+        ran.append(1)
+        if len(ran) == 1:
+            faults.arm("sql.before_commit=raise@1")
+            raise ConnectionError("down")
+        return "done"
+
+    runtime = await cell.runtime(function(body))
+    turn = await (await opened(runtime)).submit("r", "x")
+    assert (await soon(turn.result())).text == "done"
+    assert [run.state for run in await turn.list_runs()] == ["HANDED_OVER", "FINISHED"]
+    assert (await rows(runtime, TURN, id=turn.id))[0]["retry_count"] == 0

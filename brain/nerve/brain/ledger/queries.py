@@ -33,7 +33,7 @@ LATEST_OPEN = sql(
     "select id, session, thread, ordinal, request_id, phase, created_at, started_at, ended_at"
     " from turn where ended_at is null order by id desc limit :limit"
 )
-LIKE = sql("select id from turn where id like :prefix order by id limit 5")
+NEAR = sql("select id from turn where id >= :low and id < :high order by id limit 5")
 EVENTS = sql(
     "select * from event where session = :session and sequence > :after"
     " order by sequence limit :limit"
@@ -59,7 +59,8 @@ async def turn(tx: Tx, id: str) -> Row:
     row = await tx.one(FIND_TURN, id=id)
     if row is None:
         error = unknown_turn(id)
-        near = [each["id"] for each in await tx.all(LIKE, prefix=f"{id[:12]}%")] if id else []
+        start = id[:12]
+        near = [each["id"] for each in await tx.all(NEAR, low=start, high=f"{start}~")]
         if near:
             error.next_step = f"did you mean {near[0]}?"
         raise error

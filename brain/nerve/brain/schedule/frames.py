@@ -17,6 +17,7 @@ from nerve.common.sql import Ledger, Row, Tx, sql
 from nerve.protocol.errors import Damaged
 
 WARM_FRAMES_MAX = 1024
+WARM_BYTES_MAX = 32 * 1024 * 1024
 
 JOURNAL = sql(
     "select position, entries, state, digest from journal where thread = :thread"
@@ -31,26 +32,37 @@ class Frames:
         self._ledger = ledger
         self._keep = keep
         self._warm: OrderedDict[str, tuple[str, Frame]] = OrderedDict()
+        self._bytes: dict[str, int] = {}
+        self._warm_bytes = 0
         self.cold_restores = 0
 
     async def load(self, claimed: Claimed) -> Frame:
         """The Frame at the position and digest that the claim saw; raises Damaged."""
         warm = self._warm.pop(claimed.thread, None)
+        self._warm_bytes -= self._bytes.get(claimed.thread, 0) if warm is not None else 0
         if warm is not None and warm[0] == claimed.digest:
             return warm[1]
+        self._bytes.pop(claimed.thread, None)
         if claimed.position == 0 and claimed.digest == GENESIS:
             return _empty(claimed)
         self.cold_restores += 1
         return await self._restore(claimed)
 
-    def keep(self, thread: str, digest: str, frame: Frame) -> None:
-        """Remember a Frame after its checkpoint was committed under `digest`."""
+    def keep(self, thread: str, digest: str, frame: Frame, *, added: int) -> None:
+        """Remember a Frame after its checkpoint, of `added` bytes, was committed under `digest`.
+
+        A few long histories are kept rather than many: bytes are bounded as well as numbers.
+        """
         if self._keep == 0:
             return
         self._warm[thread] = (digest, frame)
-        self._warm.move_to_end(thread)
-        while len(self._warm) > self._keep:
-            self._warm.popitem(last=False)
+        self._bytes[thread] = self._bytes.get(thread, 0) + added
+        self._warm_bytes += self._bytes[thread]
+        while len(self._warm) > self._keep or (
+            len(self._warm) > 1 and self._warm_bytes > WARM_BYTES_MAX
+        ):
+            oldest, _ = self._warm.popitem(last=False)
+            self._warm_bytes -= self._bytes.pop(oldest)
 
     async def _restore(self, claimed: Claimed) -> Frame:
         async def query(tx: Tx) -> list[Row]:
@@ -69,6 +81,7 @@ class Frames:
             frame.entries.extend(entries)
             frame.state = orjson.loads(row["state"])
             frame.position = row["position"]
+            self._bytes[claimed.thread] = self._bytes.get(claimed.thread, 0) + len(stored[0])
         if digest != claimed.digest or frame.position != claimed.position:
             raise Damaged(
                 f"the checkpoint chain of {claimed.thread} breaks after position {frame.position}",

@@ -205,7 +205,9 @@ class Invocation:
         frame.entries.extend(orjson.loads(checkpoint.entries))
         frame.state = orjson.loads(checkpoint.state)
         frame.position = checkpoint.position
-        self._office.frames.keep(self.claimed.thread, checkpoint.digest, frame)
+        self._office.frames.keep(
+            self.claimed.thread, checkpoint.digest, frame, added=len(checkpoint.entries)
+        )
 
     async def _commit_receipt(self, receipt: NewReceipt) -> None:
         unit = Advance(
