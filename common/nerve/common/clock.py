@@ -167,6 +167,21 @@ async def wait_event(clock: Clock, event: asyncio.Event, seconds: float | None) 
         return event.is_set()
 
 
+async def nap(clock: Clock, event: asyncio.Event, seconds: float) -> None:
+    """Wait until `event` is set; after about `seconds` the nap sets it itself.
+
+    Naps of one length end at the same moments, so that an idle process wakes once for all of them.
+    """
+    if event.is_set():
+        return
+    left = seconds - clock.monotonic() % seconds
+    timer = clock.call_later(left if left > seconds / 10 else left + seconds, event.set)
+    try:
+        await event.wait()
+    finally:
+        timer.cancel()
+
+
 def within(clock: Clock, seconds: float) -> AbstractAsyncContextManager[None]:
     """`asyncio.timeout` on an injected clock: TimeoutError once `seconds` of it have passed."""
     return _within(clock, seconds)

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, final
 
-from nerve.common.clock import Clock, SystemClock, wait_event, within
+from nerve.common.clock import Clock, SystemClock, nap, within
 from nerve.common.logs import get_log
 
 _log = get_log("nerve.common.lifecycle")
@@ -188,7 +188,7 @@ class Loop:
         if self.failures:
             await self._clock.sleep(self._backoff.after(self.failures))
         else:
-            await wait_event(self._clock, self._poked, self._scan.interval_seconds)
+            await nap(self._clock, self._poked, self._scan.interval_seconds)
 
     async def _run_once(self) -> bool:
         try:

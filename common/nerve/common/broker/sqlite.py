@@ -22,7 +22,7 @@ from nerve.common.broker.sqlite_consumer import SqliteConsumer, channel_of
 from nerve.common.broker.sqlite_file import QueueFile
 from nerve.common.broker.sqlite_sweep import SqliteSweep
 from nerve.common.broker.sqlite_writer import QueueWriter
-from nerve.common.clock import Clock, SystemClock, within
+from nerve.common.clock import Clock, SystemClock
 from nerve.common.lifecycle import Loop
 from nerve.common.wakeups import Wakeups
 from nerve.protocol.errors import BrokerUnavailable
@@ -125,11 +125,11 @@ class SqliteBroker:
         if self._publishing is None:
             work = self._publish_queued(writer)
             self._publishing = writer.background.once("broker publish", work)
+        timer = self._clock.call_later(self._publish_seconds, lambda: _give_up(entry, writer))
         try:
-            async with within(self._clock, self._publish_seconds):
-                await entry.confirmed
-        except TimeoutError:
-            raise writer.held_up() from None
+            await entry.confirmed
+        finally:
+            timer.cancel()
         await faults.apoint("common.broker.sqlite.before_confirm")
 
     def consume(self, topic: str, group: str, *, credit: Credit) -> SqliteConsumer:
@@ -216,6 +216,10 @@ class SqliteBroker:
     def _ring(self, topics: Iterable[str]) -> None:
         for topic in topics:
             self._wakeups.ring(channel_of(topic))
+
+
+def _give_up(entry: _Publish, writer: QueueWriter) -> None:
+    _resolve(entry.confirmed, writer.held_up())
 
 
 def _resolve(future: asyncio.Future[None], problem: Exception | None) -> None:

@@ -7,7 +7,7 @@ from typing import final
 
 from nerve.common.broker.port import Credit, Delivery
 from nerve.common.broker.sqlite_writer import QueueWriter, Token
-from nerve.common.clock import Clock, wait_event
+from nerve.common.clock import Clock, nap
 from nerve.common.wakeups import Subscription, Wakeups
 from nerve.protocol.errors import BrokerUnavailable
 
@@ -60,7 +60,7 @@ class SqliteConsumer:
             # receive has either claimed nothing or returned everything.
             if room > 0 and (taken := await self._take(room)):
                 return taken
-            await wait_event(self._clock, self._look, self._poll_seconds)
+            await nap(self._clock, self._look, self._poll_seconds)
         raise _closed(self._topic)
 
     def ack(self, deliveries: Sequence[Delivery]) -> None:
