@@ -113,9 +113,9 @@ class Story:
         waiting = [name for name, state in states if state == ExecutionState.ADMITTED]
         if not waiting:
             raise DemoFailed(f"no command waited for a slot; they were {states}")
+        self._say("hands", f"waiting for a slot when it died: {', '.join(waiting)}")
         again = self._processes.hands(SLOTS, f"{AFTER_PAGE}=stop@1")
         await self._processes.ready(again)
-        self._say("hands", f"waiting for a slot when it died: {', '.join(waiting)}")
         self._started(again, "takes its place: those run once, now; what only reads may run again")
         await self._received(watcher, 1 + len(states))
         return again
