@@ -29,7 +29,7 @@ from nerve.common.clock import Clock
 from nerve.common.liveness import Lifeline, Liveness, LockSight
 from nerve.common.logs import get_log
 from nerve.common.settings import Settings
-from nerve.common.sql.law import Row, Tx, law
+from nerve.common.sql.law import ALONE, Row, Tx, law
 from nerve.common.sql.ledger import Ledger
 from nerve.common.sql.statement import sql
 from nerve.protocol.identity import new_uuid7
@@ -46,7 +46,7 @@ REGISTER = sql(
     " values (:id, 'LIVE', :role, :pid, :started, :boot, :offers, :lease_ms, :now)"
 )
 FIRST_BEAT = sql("insert into heartbeat (host, counter) values (:id, 0)")
-LIVE = sql("select 1 from host where id = :id and state = 'LIVE'")
+LIVE = sql("select 1 from host where id = :id and state = 'LIVE' for share")
 DRAIN = sql("update host set state = 'DRAINING' where id = :id and state = 'LIVE'")
 RELEASE = sql(
     "update host set state = 'RELEASED', released_at = :now where id = :id and state <> 'RELEASED'"
@@ -114,7 +114,7 @@ class Release:
     also: Also
 
 
-@law("common.lease.release", keys=lambda unit: (unit.host,))
+@law("common.lease.release", keys=lambda unit: (unit.host, ALONE))
 async def release(tx: Tx, unit: Release) -> bool:
     """Take everything from an incarnation, for ever; False where somebody already did."""
     if not await tx.run(RELEASE, id=unit.host, now=unit.now):

@@ -7,6 +7,7 @@ nothing at all, whatever it carries.
 from nerve.brain.ledger import events
 from nerve.brain.ledger.claim import PUT_RUN, PUT_STEP
 from nerve.brain.ledger.events import NewEvent
+from nerve.brain.ledger.sessions import LOCK as LOCK_SESSION
 from nerve.brain.ledger.step_unit import SETTLE, Advance, Next, Verdict
 from nerve.brain.state.run import RunState, StepState
 from nerve.brain.state.thread import ThreadPhase
@@ -14,7 +15,7 @@ from nerve.brain.state.turn import TERMINAL, TurnPhase
 from nerve.common.outbox import put
 from nerve.common.sql import Tx, law, sql
 
-TURN = sql("select cancel_requested_at, open_count from turn where id = :id for update")
+TURN = sql("select cancel_requested_at, open_count from turn where id = :id")
 FENCE = sql(
     "update thread set phase = :phase, host = :next_host, head = :head, ready_at = :ready_at,"
     " position = :position, digest = :digest"
@@ -68,8 +69,9 @@ END_TURN = sql(
 RECEIVED = sql("select count(*) as received from intent where turn = :turn and state = 'RECEIVED'")
 
 
-@law("brain.advance", keys=lambda unit: (unit.at.session, unit.at.thread))
+@law("brain.advance", keys=lambda unit: (unit.at.session, unit.at.turn))
 async def advance(tx: Tx, unit: Advance) -> Verdict:
+    await tx.lock(LOCK_SESSION, id=unit.at.session)
     phase = await _fence(tx, unit)
     if isinstance(phase, Verdict):
         return phase

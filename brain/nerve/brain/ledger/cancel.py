@@ -9,6 +9,7 @@ from nerve.brain.ledger import events
 from nerve.brain.ledger.admission import Request, find_request, put_request
 from nerve.brain.ledger.advance import NEXT_TURN
 from nerve.brain.ledger.events import NewEvent
+from nerve.brain.ledger.sessions import LOCK as LOCK_SESSION
 from nerve.brain.state.thread import ThreadPhase, after_turn
 from nerve.common.outbox import OutboxRow, Relay, put
 from nerve.common.sql import Row, Tx, law, sql
@@ -85,6 +86,7 @@ async def cancel(tx: Tx, unit: Cancel) -> Cancelled:
         target=unit.turn,
         digest=unit.digest,
     )
+    await tx.lock(LOCK_SESSION, id=unit.session)
     known = await find_request(tx, request)
     if known is not None:
         receipt = orjson.loads(known[1] or "{}")

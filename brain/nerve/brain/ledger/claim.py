@@ -5,18 +5,25 @@ from dataclasses import dataclass
 
 from nerve.brain.ledger import events
 from nerve.brain.ledger.events import NewEvent
+from nerve.brain.ledger.sessions import LOCK as LOCK_SESSION
 from nerve.brain.state.run import STEP_OF_RUN, RunState
 from nerve.brain.state.turn import Settle
 from nerve.common.lease import require_live
-from nerve.common.sql import Row, Tx, law, sql
+from nerve.common.sql import ALONE, Row, Tx, law, sql
 from nerve.protocol.execution import ExecutionResult
-from nerve.protocol.identity import run_id, step_id
+from nerve.protocol.identity import ThreadKey, run_id, step_id
 
 CLAIM = sql(
     "update thread set phase = 'RUNNING', host = :host, token = token + 1, claimed_at = :now"
     " where phase = 'READY' and id in (select id from thread where definition = :definition"
     " and phase = 'READY' and ready_at <= :now order by ready_at limit :limit)"
-    " returning id, session, head, token, position, digest, definition"
+    " returning id, session, head, token, position, digest, definition",
+    server="with free as (select h.id as free_id from thread h join session s on s.id = h.session"
+    " where h.definition = :definition and h.phase = 'READY' and h.ready_at <= :now"
+    " order by h.ready_at limit :limit for update of s, h skip locked)"
+    " update thread set phase = 'RUNNING', host = :host, token = token + 1, claimed_at = :now"
+    " from free where id = free_id"
+    " returning id, session, head, token, position, digest, definition",
 )
 RESUME = sql(
     "update thread set phase = 'RUNNING', host = :host, token = token + 1, claimed_at = :now"
@@ -39,6 +46,10 @@ UNAPPLIED = sql(
 OWNED = sql(
     "select id, session, head, token, claimed_at from thread"
     " where phase = 'RUNNING' and host = :host"
+)
+LOCK_OWNED = sql(
+    "select 1 from session s join thread h on h.session = s.id"
+    " where h.phase = 'RUNNING' and h.host = :host order by s.id for update of s"
 )
 TAKE_BACK = sql(
     "update thread set phase = 'READY', host = null, token = token + 1, ready_at = :ready_at"
@@ -114,14 +125,14 @@ class Claim:
     now: int
 
 
-@law("brain.claim", keys=lambda unit: (f"claim:{unit.definition}",))
+@law("brain.claim", keys=lambda unit: (f"claim:{unit.definition}", ALONE))
 async def claim(tx: Tx, unit: Claim) -> list[Claimed]:
     if not await require_live(tx, unit.host):
         return []
     rows = await tx.all(
         CLAIM, host=unit.host, definition=unit.definition, limit=unit.limit, now=unit.now
     )
-    return [await take(tx, row, now=unit.now) for row in rows]
+    return await tx.gather([take(tx, row, now=unit.now) for row in rows])
 
 
 async def resume(tx: Tx, seen: Row, arrived: Unapplied, *, host: str, now: int) -> Claimed:
@@ -208,6 +219,7 @@ async def take(tx: Tx, thread: Row, *, now: int) -> Claimed:
 
 async def release_threads(tx: Tx, host: str, now: int) -> None:
     """Inside the release of a host: its Threads are READY again, its Runs and Steps are LOST."""
+    await tx.lock(LOCK_OWNED, host=host)
     for row in await tx.all(OWNED, host=host):
         await lose(
             tx, row, host=host, state=RunState.LOST, reason="its host died", now=now, ready_at=now
@@ -276,6 +288,10 @@ async def _next_step(tx: Tx, turn: str) -> tuple[int, int]:
     return current["runs"], counted["steps"] + 1
 
 
+def session_of(thread: str) -> str:
+    return ThreadKey.parse(thread).session_key.id
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GiveBack:
     """Hand one owned Thread over, or resume-or-release what nobody runs here any more."""
@@ -294,8 +310,9 @@ FIND_OWNED = sql(
 )
 
 
-@law("brain.give_back", keys=lambda unit: (unit.thread,))
+@law("brain.give_back", keys=lambda unit: (session_of(unit.thread),))
 async def give_back(tx: Tx, unit: GiveBack) -> bool:
+    await tx.lock(LOCK_SESSION, id=session_of(unit.thread))
     row = await tx.one(FIND_OWNED, id=unit.thread, host=unit.host, token=unit.token)
     if row is None:
         return False

@@ -12,6 +12,11 @@ from nerve.protocol.canonical import canonical_bytes, digest
 from nerve.protocol.errors import UnknownAgent
 
 FIND = sql("select * from definition where id = :id")
+# A definition that is not there yet has no row to lock.
+LOCK = sql(
+    "select 1 from definition where id = :id",
+    server="select pg_advisory_xact_lock(hashtextextended(:id, 0))",
+)
 NEWEST = sql(
     "select id from definition where agent = :agent order by registered_at desc, version desc limit 1"
 )
@@ -66,6 +71,7 @@ class Changed:
 async def offer(tx: Tx, unit: Offer) -> Changed | None:
     """Register a definition; refused where unfinished Turns hold it with other bindings."""
     id = definition_id(unit.definition)
+    await tx.lock(LOCK, id=id)
     mark = digest(canonical_bytes(unit.bindings))
     row = await tx.one(FIND, id=id)
     if row is not None and row["digest"] == mark:

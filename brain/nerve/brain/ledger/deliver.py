@@ -34,8 +34,13 @@ FIND = sql(
     " h.digest, (select count(*) from (select 1 from intent u where u.turn = i.turn"
     " and u.state <> 'APPLIED' limit 2) as few) as unapplied"
     " from intent i join turn t on t.id = i.turn join thread h on h.id = i.thread"
-    " where i.execution = :execution for update of i, t, h"
+    " where i.execution = :execution"
 )
+LOCK = sql(
+    "select 1 from intent i join session s on s.id = i.session"
+    " where i.execution = :execution for update of s"
+)
+"""Before `FIND`, on servers: everything in a Session is decided under the lock of its row."""
 PROGRESS = sql(
     "update intent set outcome = :outcome, effect = :effect, attempt = :attempt,"
     " sequence = :sequence, hands_host = :host, ledger_id = :ledger_id,"
@@ -105,6 +110,7 @@ class Deliver:
 
 @law("brain.deliver", keys=lambda unit: (turn_of(unit.update.execution),))
 async def deliver(tx: Tx, unit: Deliver) -> Delivered:
+    await tx.lock(LOCK, execution=unit.update.execution)
     intent = await tx.one(FIND, execution=unit.update.execution)
     if intent is None or intent["kind"] != "remote":
         return Delivered(accepted=Accepted.STRANGER)

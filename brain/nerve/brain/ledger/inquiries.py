@@ -13,6 +13,7 @@ import orjson
 from nerve.brain.ledger import events
 from nerve.brain.ledger.deliver import (
     FIND,
+    LOCK,
     RECEIVE,
     SEEN_LEDGER,
     Accepted,
@@ -25,7 +26,7 @@ from nerve.brain.ledger.deliver import (
 from nerve.brain.ledger.events import NewEvent
 from nerve.brain.tools.messages import Messages
 from nerve.common.outbox import OutboxRow, Relay, put
-from nerve.common.sql import Row, Tx, law, sql
+from nerve.common.sql import ALONE, Row, Tx, law, sql
 from nerve.protocol.errors import ToolFailed
 from nerve.protocol.execution import Effect, ExecutionState, failed_result
 from nerve.protocol.identity import ThreadKey, turn_of
@@ -37,7 +38,7 @@ QUESTIONS = 256
 DUE = sql(
     "select execution, thread, route, outcome, sequence, hands_host, command, inquiries,"
     " cancel_requested_at, admitted_at from intent where next_inquiry_at is not null"
-    " and next_inquiry_at <= :now order by next_inquiry_at limit :limit"
+    " and next_inquiry_at <= :now order by next_inquiry_at limit :limit for update skip locked"
 )
 LATER = sql(
     "update intent set inquiries = inquiries + 1, next_inquiry_at = :next_at"
@@ -59,7 +60,7 @@ CALL_UNKNOWN = sql(
 )
 UNSETTLED = sql(
     "select execution, route, sequence from intent where state = 'APPLIED' and settled = 0"
-    " and kind = 'remote' order by applied_at limit :limit"
+    " and kind = 'remote' order by applied_at limit :limit for update skip locked"
 )
 SETTLE = sql("update intent set settled = 1 where execution = :execution")
 
@@ -97,7 +98,7 @@ class Inquired:
     repeated: int
 
 
-@law("brain.inquire", keys=lambda unit: ("inquire",))
+@law("brain.inquire", keys=lambda unit: ("inquire", ALONE))
 async def inquire(tx: Tx, unit: Inquire) -> Inquired:
     """Send what is due."""
     repeated = 0
@@ -140,7 +141,7 @@ class TellSettled:
     now: int
 
 
-@law("brain.tell_settled", keys=lambda unit: ("settled",))
+@law("brain.tell_settled", keys=lambda unit: ("settled", ALONE))
 async def tell_settled(tx: Tx, unit: TellSettled) -> int:
     """Let Hands shrink what was applied here for good."""
     rows = await tx.all(UNSETTLED, limit=unit.limit)
@@ -172,6 +173,7 @@ class NotFound:
 @law("brain.not_found", keys=lambda unit: (turn_of(unit.update.execution),))
 async def not_found(tx: Tx, unit: NotFound) -> Delivered:
     """What an absence means for an intent: start again, renew, refuse, or UNKNOWN."""
+    await tx.lock(LOCK, execution=unit.update.execution)
     intent = await tx.one(FIND, execution=unit.update.execution)
     if intent is None or intent["kind"] != "remote":
         return Delivered(accepted=Accepted.STRANGER)

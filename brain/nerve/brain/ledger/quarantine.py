@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from nerve.common import inbox
 from nerve.common.sql import Tx, law, sql
+from nerve.protocol.identity import turn_of
 
 ASK_NOW = sql(
     "update intent set next_inquiry_at = :now, outcome ="
@@ -21,7 +22,7 @@ class SetAside:
     now: int
 
 
-@law("brain.set_aside", keys=lambda unit: (unit.execution,))
+@law("brain.set_aside", keys=lambda unit: (turn_of(unit.execution),))
 async def set_aside(tx: Tx, unit: SetAside) -> None:
     """Quarantine it; the snapshot that answers the next question closes the prefix."""
     await inbox.quarantine(

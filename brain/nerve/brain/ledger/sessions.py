@@ -10,6 +10,8 @@ from nerve.protocol.errors import Conflict, UnknownSession, UnknownThread, Wrong
 from nerve.protocol.identity import MAIN_THREAD, SessionKey
 
 FIND = sql("select * from session where id = :id")
+LOCK = sql("select 1 from session where id = :id for update")
+"""On servers, everything in a Session is decided under the lock of its row, taken first."""
 MAKE = sql(
     "insert into session (id, namespace, name, state, agent, sequence, pruned, created_at)"
     " values (:id, :namespace, :name, 'OPEN', :agent, :sequence, 0, :now)"
@@ -93,6 +95,7 @@ class OpenThread:
 @law("brain.open_thread", keys=lambda unit: (unit.key.id,))
 async def open_thread(tx: Tx, unit: OpenThread) -> None:
     """Make another Thread of a Session, or find it. Without an agent it is the Session's own."""
+    await tx.lock(LOCK, id=unit.key.id)
     session = await tx.one(FIND, id=unit.key.id)
     if session is None:
         raise unknown_session(str(unit.key))
@@ -140,6 +143,7 @@ class Close:
 @law("brain.close", keys=lambda unit: (unit.key.id,))
 async def close(tx: Tx, unit: Close) -> None:
     """Refused while a Turn is unfinished, and then it cancels nothing. Closing twice is one close."""
+    await tx.lock(LOCK, id=unit.key.id)
     session = await tx.one(FIND, id=unit.key.id)
     if session is None:
         raise unknown_session(str(unit.key))

@@ -1,12 +1,13 @@
 """Ledgers: laws committed in groups, statements written once, schemas checked at the door."""
 
-from nerve.common.sql.law import Law, Row, Tx, Value, law
+from nerve.common.sql.law import ALONE, Law, Row, Tx, Value, law
 from nerve.common.sql.ledger import Ledger, LedgerIdentity
 from nerve.common.sql.migrate import Schema
 from nerve.common.sql.sqlite_ledger import SqliteLedger, next_position, open_sqlite
 from nerve.common.sql.statement import Statement, sql
 
 __all__ = [
+    "ALONE",
     "Law",
     "Ledger",
     "LedgerIdentity",

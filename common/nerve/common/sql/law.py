@@ -9,7 +9,7 @@ On SQLite the awaits of a `Tx` never suspend, so the committer runs a law to its
 event loop; on a server the very same function awaits its round trips.
 """
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -18,6 +18,10 @@ from nerve.common.sql.statement import Statement
 
 U = TypeVar("U")
 V = TypeVar("V")
+T = TypeVar("T")
+
+ALONE = "*"
+"""The conflict key of a law that touches what no key names: nothing shares its batch."""
 
 Value = str | int | float | bytes | None
 
@@ -45,7 +49,17 @@ class Tx(Protocol):
     async def all(self, statement: Statement, /, **parameters: Value) -> Sequence[Row]: ...
 
     async def many(self, statement: Statement, rows: Sequence[Mapping[str, Value]], /) -> None:
-        """Execute once per row, in order."""
+        """Execute once per row. On a server it may go out with the commit: a law that writes so
+        does not read it again."""
+        ...
+
+    async def lock(self, statement: Statement, /, **parameters: Value) -> None:
+        """Take the row locks of a `select ... for update` on a server; what is read afterwards
+        stands still. SQLite has one writer and is not asked."""
+        ...
+
+    async def gather(self, works: Sequence[Coroutine[Any, Any, T]], /) -> list[T]:
+        """Run parts of a law that do not depend on each other, in step where that saves trips."""
         ...
 
     def after(self, callback: Callable[[], None], /) -> None:

@@ -36,6 +36,18 @@ class Ledger(Protocol):
     @property
     def identity(self) -> LedgerIdentity: ...
 
+    @property
+    def commits(self) -> int:
+        """Transactions committed by this process."""
+        ...
+
+    @property
+    def units(self) -> int: ...
+
+    def blocked_by(self) -> str | None:
+        """What has kept this process from writing for a second or more, in words; None: nothing."""
+        ...
+
     async def commit(self, law: Law[U, V], unit: U) -> V: ...
 
     def submit(self, law: Law[U, V], unit: U) -> "asyncio.Future[V]":

@@ -5,7 +5,7 @@ transaction; a newer one is used only where it says that writers as old as this 
 """
 
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +17,7 @@ from nerve.protocol.identity import new_uuid7
 
 if TYPE_CHECKING:
     import sqlalchemy as sa
+    from alembic.script import ScriptDirectory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +33,9 @@ class Schema:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Meta:
+class Meta:
+    """What a ledger says of itself."""
+
     room: str
     id: str
     epoch: int
@@ -40,6 +43,30 @@ class _Meta:
     oldest_writer: int
     created_at: int
     epoch_at: int = 0
+
+    @classmethod
+    def of(cls, values: Mapping[str, str]) -> "Meta":
+        """From the rows of the table `meta`. Raises KeyError, ValueError."""
+        return cls(
+            room=values["room"],
+            id=values["id"],
+            epoch=int(values["epoch"]),
+            version=int(values["version"]),
+            oldest_writer=int(values["oldest_writer"]),
+            created_at=int(values["created_at"]),
+            epoch_at=int(values.get("epoch_at", 0)),
+        )
+
+    def rows(self) -> list[tuple[str, str]]:
+        """(key, value) as a new table `meta` holds them."""
+        keys = ("room", "id", "epoch", "version", "oldest_writer", "created_at")
+        return [(key, str(getattr(self, key))) for key in keys]
+
+    @property
+    def identity(self) -> LedgerIdentity:
+        return LedgerIdentity(
+            id=self.id, epoch=self.epoch, created_at=self.created_at, epoch_at=self.epoch_at
+        )
 
 
 def prepare(path: Path, schema: Schema, *, create: bool, now: int) -> LedgerIdentity:
@@ -59,15 +86,13 @@ def prepare(path: Path, schema: Schema, *, create: bool, now: int) -> LedgerIden
     meta = _read(path) if path.exists() else None
     if meta is None:
         meta = _create(path, schema, now) if create else _refuse_empty(path)
-    _check(path, meta, schema)
+    check_meta(str(path), meta, schema)
     if meta.version < schema.version:
         _upgrade(path, schema)
-    return LedgerIdentity(
-        id=meta.id, epoch=meta.epoch, created_at=meta.created_at, epoch_at=meta.epoch_at
-    )
+    return meta.identity
 
 
-def _refuse_empty(path: Path) -> _Meta:
+def _refuse_empty(path: Path) -> Meta:
     raise WrongLedger(
         f"{path} holds no ledger",
         where=str(path),
@@ -75,7 +100,7 @@ def _refuse_empty(path: Path) -> _Meta:
     )
 
 
-def _read(path: Path) -> _Meta | None:
+def _read(path: Path) -> Meta | None:
     connection = sqlite.connect(path, busy_seconds=sqlite.BUSY_SECONDS)
     try:
         found = connection.execute(
@@ -84,15 +109,7 @@ def _read(path: Path) -> _Meta | None:
         if found is None:
             return None
         values = {row[0]: row[1] for row in connection.execute("select key, value from meta")}
-        return _Meta(
-            room=values["room"],
-            id=values["id"],
-            epoch=int(values["epoch"]),
-            version=int(values["version"]),
-            oldest_writer=int(values["oldest_writer"]),
-            created_at=int(values["created_at"]),
-            epoch_at=int(values.get("epoch_at", 0)),
-        )
+        return Meta.of(values)
     except sqlite3.Error as error:
         raise sqlite.translated(error, path) from error
     except (KeyError, ValueError) as error:
@@ -105,24 +122,25 @@ def _read(path: Path) -> _Meta | None:
         connection.close()
 
 
-def _check(path: Path, meta: _Meta, schema: Schema) -> None:
+def check_meta(what: str, meta: Meta, schema: Schema) -> None:
+    """Raises WrongLedger for another room's ledger, SchemaTooNew for one that admits us no more."""
     if meta.room != schema.room:
         raise WrongLedger(
-            f"{path} is a ledger of {meta.room}, not of {schema.room}",
+            f"{what} is a ledger of {meta.room}, not of {schema.room}",
             where="meta.room",
-            next_step=f"name a directory whose {schema.room} ledger this is",
+            next_step=f"name the place of a {schema.room} ledger",
         )
     if meta.oldest_writer > schema.version:
         raise SchemaTooNew(
-            f"{path} has schema {meta.version}; this build writes {schema.version} and the ledger"
+            f"{what} has schema {meta.version}; this build writes {schema.version} and the ledger"
             f" admits none older than {meta.oldest_writer}",
             where="meta.version",
             next_step="install the newer nerve on this host",
         )
 
 
-def _create(path: Path, schema: Schema, now: int) -> _Meta:
-    meta = _Meta(
+def _create(path: Path, schema: Schema, now: int) -> Meta:
+    meta = Meta(
         room=schema.room,
         id=new_uuid7(now),
         epoch=1,
@@ -141,15 +159,7 @@ def _create(path: Path, schema: Schema, now: int) -> _Meta:
             _stamp(connection, schema)
             connection.executemany(
                 "insert into meta (key, value) values (?, ?)",
-                [
-                    ("room", meta.room),
-                    ("id", meta.id),
-                    ("epoch", str(meta.epoch)),
-                    ("version", str(meta.version)),
-                    ("oldest_writer", str(meta.oldest_writer)),
-                    ("created_at", str(meta.created_at)),
-                    ("position", "0"),
-                ],
+                [*meta.rows(), ("position", "0")],
             )
         connection.execute(sqlite.COMMIT)
     except sqlite3.Error as error:
@@ -218,18 +228,24 @@ class _Borrowed:
     def close(self) -> None: ...
 
 
-def run_migrations(connection: sqlite3.Connection, schema: Schema) -> None:
-    """Run the Alembic scripts of `schema` to their head inside the caller's transaction."""
-    import sqlalchemy as sa
+def scripts(schema: Schema) -> "ScriptDirectory":
+    """The Alembic scripts of a room."""
     from alembic.config import Config
-    from alembic.operations import Operations
-    from alembic.runtime.migration import MigrationContext
     from alembic.script import ScriptDirectory
 
     config = Config()
     config.set_main_option("script_location", str(schema.migrations))
     config.set_main_option("path_separator", "os")
-    scripts = ScriptDirectory.from_config(config)
+    return ScriptDirectory.from_config(config)
+
+
+def run_migrations(connection: sqlite3.Connection, schema: Schema) -> None:
+    """Run the Alembic scripts of `schema` to their head inside the caller's transaction."""
+    import sqlalchemy as sa
+    from alembic.operations import Operations
+    from alembic.runtime.migration import MigrationContext
+
+    found = scripts(schema)
     borrowed: Any = _Borrowed(connection)
     engine = sa.create_engine("sqlite://", creator=lambda: borrowed, poolclass=sa.pool.StaticPool)
     with engine.connect() as over:
@@ -238,7 +254,7 @@ def run_migrations(connection: sqlite3.Connection, schema: Schema) -> None:
             opts={
                 "render_as_batch": True,
                 "transactional_ddl": False,
-                "fn": lambda revision, _: scripts._upgrade_revs("head", revision),
+                "fn": lambda revision, _: found._upgrade_revs("head", revision),
             },
         )
         with Operations.context(context):

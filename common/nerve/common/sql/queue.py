@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from nerve.common.sql.law import ALONE
+
 
 class Keyed(Protocol):
     @property
@@ -13,7 +15,11 @@ class Keyed(Protocol):
 
 @dataclass(slots=True)
 class KeyedQueue:
-    """First in, first out for each key; units of different keys pass each other."""
+    """First in, first out for each key; units of different keys pass each other.
+
+    A unit with the key `ALONE` is a batch of its own. Others may be under way meanwhile: against
+    those the locks of the server stand.
+    """
 
     _waiting: deque[Any]
     _busy: set[str]
@@ -36,12 +42,18 @@ class KeyedQueue:
         while self._waiting and len(taken) < most:
             entry = self._waiting.popleft()
             keys = entry.keys
+            alone = ALONE in keys
+            if alone and taken:
+                passed.append(entry)
+                break
             if self._busy.isdisjoint(keys) and blocked.isdisjoint(keys):
                 taken.append(entry)
-                self._busy.update(keys)
+                self._busy.update(key for key in keys if key != ALONE)
+                if alone:
+                    break
             else:
                 passed.append(entry)
-                blocked.update(keys)
+                blocked.update(key for key in keys if key != ALONE)
         passed.extend(self._waiting)
         self._waiting = passed
         return taken

@@ -7,9 +7,9 @@ except that COMMIT stays on the loop while flushes are seen to be quick.
 
 import os
 import sqlite3
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from nerve.common import writelock
 from nerve.common.sql.law import Row, Value
@@ -18,6 +18,7 @@ from nerve.common.sql.statement import Statement, sql
 from nerve.protocol.errors import Damaged, DiskFull, LedgerUnavailable, NerveError
 
 V = TypeVar("V")
+T = TypeVar("T")
 
 BUSY_SECONDS = 20.0
 
@@ -153,6 +154,9 @@ class SqliteTx:
 
     async def lock(self, statement: Statement, /, **parameters: Value) -> None:
         """Nothing to do: this transaction holds the one write lock of the file."""
+
+    async def gather(self, works: Sequence[Coroutine[Any, Any, T]], /) -> list[T]:
+        return [await work for work in works]
 
     def after(self, callback: Callable[[], None], /) -> None:
         self._callbacks.append(callback)

@@ -28,24 +28,29 @@ class Statement:
     postgres: str = field(repr=False)
     counted: str = field(repr=False)
     names: tuple[str, ...] = field(repr=False)
+    reads: bool = field(repr=False)
     arguments: Callable[[Mapping[str, Any]], tuple[Any, ...]] = field(repr=False)
 
 
-def sql(text: str) -> Statement:
-    """Compile `text`; a name may occur several times and is then one argument."""
+def sql(text: str, *, server: str | None = None) -> Statement:
+    """Compile `text`; a name may occur several times and is then one argument.
+
+    `server` is the text for servers where that has to be another one; its names are the same.
+    """
     text = " ".join(text.split())
     names = tuple(dict.fromkeys(_NAME.findall(text)))
 
-    def numbered(mark: str) -> str:
+    def numbered(mark: str, text: str = text) -> str:
         return _NAME.sub(lambda match: f"{mark}{names.index(match.group(1)) + 1}", text)
 
-    postgres = numbered("$")
+    postgres = numbered("$", text if server is None else " ".join(server.split()))
     return Statement(
         text=text,
         sqlite=_LOCK.sub("", numbered("?")),
         postgres=postgres,
         counted=_counted(postgres, len(names) + 1),
         names=names,
+        reads=text.startswith("select "),
         arguments=_order(names),
     )
 

@@ -87,7 +87,7 @@ async def admit(tx: Tx, unit: Admit) -> list[Verdict]:
     # A host that is not LIVE may still admit: what it cannot own waits for one that can.
     live = await require_live(tx, unit.host)
     any_barred = await tx.one(ANY_BARRED) is not None
-    return [await _admit(tx, unit, each, live, any_barred) for each in unit.commands]
+    return await tx.gather([_admit(tx, unit, each, live, any_barred) for each in unit.commands])
 
 
 async def _admit(tx: Tx, unit: Admit, command: Command, live: bool, any_barred: bool) -> Verdict:

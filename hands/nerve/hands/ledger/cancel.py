@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from nerve.common.sql import Tx, law, sql
-from nerve.hands.ledger.records import read_row, record_of
+from nerve.hands.ledger.records import read_locked, read_row, record_of
 from nerve.hands.ledger.reports import Report, Speaker, move, report, report_present
 from nerve.hands.state.cancel import TOMBSTONE, cancel
 from nerve.protocol.execution import Effect, ExecutionState
@@ -45,7 +45,7 @@ class Cancel:
 
 @law("hands.cancel", keys=lambda unit: (unit.id,))
 async def request_cancel(tx: Tx, unit: Cancel) -> Cancelled:
-    row = await read_row(tx, unit.id)
+    row = await read_locked(tx, unit.id)
     if row is None:
         await _bury(tx, unit)
         return Cancelled.CONFIRMED

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import orjson
 
-from nerve.common.sql import Row, Tx, law, sql
+from nerve.common.sql import ALONE, Row, Tx, law, sql
 from nerve.hands.ledger.conditions import READY
 from nerve.hands.ledger.records import record_of
 from nerve.hands.ledger.reports import Speaker, move
@@ -20,7 +20,7 @@ from nerve.protocol.execution import ExecutionResult, ExecutionState, failed_res
 OFFERS = sql("select offers from host where state = 'LIVE'")
 OF_BINDING = sql(
     f"select * from execution where {READY} and binding_digest = :binding_digest"
-    " order by admitted_at, id limit 100"
+    " order by admitted_at, id limit 100 for update skip locked"
 )
 WAIT = sql(
     "update execution set waiting = :reason where id = :id and"
@@ -40,7 +40,7 @@ class Missing:
     now: int
 
 
-@law("hands.fail_missing", keys=lambda unit: tuple(unit.binding_digests))
+@law("hands.fail_missing", keys=lambda unit: (ALONE, *unit.binding_digests))
 async def fail_missing(tx: Tx, unit: Missing) -> int:
     """How many executions ended because no live host has their binding."""
     offers = [orjson.loads(row["offers"]).get("tools", {}) for row in await tx.all(OFFERS)]

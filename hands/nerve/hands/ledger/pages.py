@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from nerve.common.sql import Row, Tx, law, sql
+from nerve.common.sql import Row, Tx, Value, law, sql
 from nerve.hands.ledger.conditions import OWNED
 from nerve.protocol.output import PageKind
 
@@ -14,6 +14,7 @@ APPEND = sql(
 )
 OWNS = sql(
     f"select 1 from execution where id = :id and host = :host and token = :token and {OWNED}"
+    " for update"
 )
 READ = sql(
     "select attempt, start, kind, length, data, reason from output_page"
@@ -54,21 +55,24 @@ async def append_output(tx: Tx, unit: Append) -> bool:
 
 
 async def append_pages(tx: Tx, execution: str, attempt: int, pages: Sequence[Page]) -> None:
-    await tx.many(
-        APPEND,
-        [
-            {
-                "execution": execution,
-                "attempt": attempt,
-                "start": page.start,
-                "kind": page.kind,
-                "length": page.length,
-                "data": page.data,
-                "reason": page.reason,
-            }
-            for page in pages
-        ],
-    )
+    await tx.many(APPEND, [_row(execution, attempt, page) for page in pages])
+
+
+async def append_page(tx: Tx, execution: str, attempt: int, page: Page) -> None:
+    """As `append_pages`, where the law goes on to read what is there."""
+    await tx.run(APPEND, **_row(execution, attempt, page))
+
+
+def _row(execution: str, attempt: int, page: Page) -> dict[str, Value]:
+    return {
+        "execution": execution,
+        "attempt": attempt,
+        "start": page.start,
+        "kind": page.kind,
+        "length": page.length,
+        "data": page.data,
+        "reason": page.reason,
+    }
 
 
 async def read_pages(

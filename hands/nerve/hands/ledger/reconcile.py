@@ -6,8 +6,8 @@ A reconciliation is idempotent by its request id: the receipt is looked up befor
 from dataclasses import dataclass
 
 from nerve.common.sql import Row, Tx, law, sql
-from nerve.hands.ledger.pages import Page, append_pages, output_end
-from nerve.hands.ledger.records import read_row, record_of
+from nerve.hands.ledger.pages import Page, append_page, output_end
+from nerve.hands.ledger.records import read_locked, record_of
 from nerve.hands.ledger.reports import Speaker, move
 from nerve.hands.ledger.seals import sealed
 from nerve.hands.state.reconcile import reconcile as decide
@@ -71,12 +71,12 @@ async def claim(tx: Tx, unit: Claim) -> Claimed:
 
 
 async def _unknown(tx: Tx, execution: str) -> Row:
-    row = await read_row(tx, execution)
+    row = await read_locked(tx, execution)
     if row is None:
         raise UnknownExecution(
             f"there is no execution {execution} in this ledger",
             where="execution",
-            next_step="list the open ones: nerve ls --unknown",
+            next_step="list the open ones: `nerve reconcile`",
         )
     if row["state"] != ExecutionState.UNKNOWN:
         raise WrongState(
@@ -165,7 +165,7 @@ async def _with_output(tx: Tx, row: Row, unit: Reconcile) -> ExecutionResult:
         length=0,
         reason="the host died: output that it had not stored is lost, its length is not known",
     )
-    await append_pages(tx, row["id"], row["attempt"], [gap])
+    await append_page(tx, row["id"], row["attempt"], gap)
     seal = await sealed(tx, row["id"], row["attempt"])
     await tx.run(SEAL, id=row["id"], seal=canonical_bytes(seal.to_json()).decode())
     return unit.result.model_copy(update={"output": seal})

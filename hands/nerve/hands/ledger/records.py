@@ -6,9 +6,16 @@ from nerve.hands.state.record import Record
 from nerve.protocol.execution import Effect, ExecutionState
 
 READ = sql("select * from execution where id = :id")
+LOCK = sql("select 1 from execution where id = :id for update")
 
 
 async def read_row(tx: Tx, id: str) -> Row | None:
+    return await tx.one(READ, id=id)
+
+
+async def read_locked(tx: Tx, id: str) -> Row | None:
+    """As it stands until the end of the transaction."""
+    await tx.lock(LOCK, id=id)
     return await tx.one(READ, id=id)
 
 

@@ -4,12 +4,12 @@ from dataclasses import dataclass
 
 from nerve.common.sql import Row, Tx, law, sql
 from nerve.hands.ledger.conditions import OWNED
-from nerve.hands.ledger.records import read_row, record_of
+from nerve.hands.ledger.records import read_locked, record_of
 from nerve.hands.ledger.reports import Speaker, move
 from nerve.hands.state.record import FINISHABLE, lost
 from nerve.protocol.execution import Effect, ExecutionState
 
-OWNED_BY = sql(f"select * from execution where host = :host and {OWNED} order by id")
+OWNED_BY = sql(f"select * from execution where host = :host and {OWNED} order by id for update")
 REPEAT = sql(
     "update execution set state = :state, effect = :effect, host = null, token = token + 1"
     " where id = :id and token = :token and state = :before"
@@ -40,7 +40,7 @@ async def abandon(tx: Tx, unit: Abandon) -> bool:
 
     One that was never entered waits for another start, whatever its binding says.
     """
-    row = await read_row(tx, unit.id)
+    row = await read_locked(tx, unit.id)
     if row is None or (row["host"], row["token"]) != (unit.host, unit.token):
         return False
     if record_of(row).state not in FINISHABLE:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from nerve.common.lease import require_live
-from nerve.common.sql import Row, Tx, law, sql
+from nerve.common.sql import ALONE, Row, Tx, law, sql
 from nerve.hands.ledger.conditions import READY
 from nerve.hands.ledger.records import record_of
 from nerve.hands.ledger.reports import Speaker, move
@@ -12,7 +12,7 @@ from nerve.hands.state.record import stale
 
 OLDEST = sql(
     f"select * from execution where {READY} and binding_digest = :binding_digest"
-    " order by admitted_at, id limit :limit"
+    " order by admitted_at, id limit :limit for update skip locked"
 )
 START = sql(
     "update execution set state = 'STARTED', effect = 'unconfirmed', host = :host,"
@@ -60,7 +60,7 @@ class StartVerdict:
     """By binding digest: whether more may be waiting than were taken."""
 
 
-@law("hands.start", keys=lambda unit: tuple(want.binding_digest for want in unit.wants))
+@law("hands.start", keys=lambda unit: (ALONE, *(want.binding_digest for want in unit.wants)))
 async def start(tx: Tx, unit: Start) -> StartVerdict:
     if not await require_live(tx, unit.host):
         return StartVerdict(started=(), more={})
@@ -69,9 +69,8 @@ async def start(tx: Tx, unit: Start) -> StartVerdict:
     for want in unit.wants:
         rows = await tx.all(OLDEST, binding_digest=want.binding_digest, limit=want.count)
         more[want.binding_digest] = len(rows) == want.count
-        for row in rows:
-            if (one := await _start(tx, unit, want, row)) is not None:
-                started.append(one)
+        found = await tx.gather([_start(tx, unit, want, row) for row in rows])
+        started += [one for one in found if one is not None]
     return StartVerdict(started=started, more=more)
 
 

@@ -1,0 +1,72 @@
+"""Servers that a test run starts for itself with the `services` script, each at most once a process.
+
+Every worker of a parallel run has its own: tests may kill and stop them. They end with the process
+that started them, also where it was killed.
+"""
+
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from support.services import Unavailable
+
+SCRIPT = Path(__file__).with_name("services")
+
+
+class NativeServer:
+    """One instance: `start` makes or restarts it on the same data and port."""
+
+    def __init__(self, service: str, *, programs: Sequence[str]) -> None:
+        self.service = service
+        self._programs = programs
+        self._directory: Path | None = None
+        self._addresses: dict[str, str] = {}
+
+    @property
+    def directory(self) -> Path:
+        if self._directory is None:
+            self._directory = Path(tempfile.mkdtemp(prefix=f"nerve-{self.service}-"))
+        return self._directory
+
+    def address(self, key: str) -> str:
+        """The value that the server printed under `key`; starts it where it does not run yet."""
+        if not self._addresses:
+            self.start()
+        return self._addresses[key]
+
+    def start(self) -> None:
+        if not any(_found(program) for program in self._programs):
+            raise Unavailable(
+                f"{self._programs[0]} is not installed ({SCRIPT.name} install {self.service})"
+            )
+        out = self._call("start", "--dir", str(self.directory), "--owner", str(os.getpid()))
+        self._addresses = dict(line.split("=", 1) for line in out.splitlines() if "=" in line)
+
+    def stop(self) -> None:
+        self._call("stop", "--dir", str(self.directory))
+
+    def kill(self) -> None:
+        """SIGKILL, all of it; `start` brings it back."""
+        self._call("kill", "--dir", str(self.directory))
+
+    def drop(self) -> None:
+        directory, self._directory = self._directory, None
+        self._addresses = {}
+        if directory is not None:
+            subprocess.run([SCRIPT, "drop", "--dir", directory], check=False, timeout=60)
+            shutil.rmtree(directory, ignore_errors=True)
+
+    def _call(self, command: str, *arguments: str) -> str:
+        called = subprocess.run(
+            [SCRIPT, command, self.service, *arguments], capture_output=True, text=True, timeout=120
+        )
+        if called.returncode:
+            raise Unavailable(f"{self.service} did not {command}: {called.stderr[-300:].strip()}")
+        return called.stdout
+
+
+def _found(program: str) -> bool:
+    return shutil.which(program) is not None or any(Path("/usr/lib").glob(f"*/*/bin/{program}"))

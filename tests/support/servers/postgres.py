@@ -1,0 +1,87 @@
+"""PostgreSQL for tests: one server a run, a database of its own for each test."""
+
+import asyncio
+import atexit
+import secrets
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from urllib.parse import urlsplit, urlunsplit
+
+import pytest
+
+from support.servers.native import NativeServer
+from support.services import Service, Unavailable
+
+VARIABLE = "NERVE_TEST_POSTGRES_URL"
+
+server = NativeServer("postgres", programs=["initdb"])
+atexit.register(server.drop)
+
+
+def _native() -> str:
+    return server.address(VARIABLE)
+
+
+_containers: list[str] = []
+
+
+def _container() -> str:
+    """A container that lives as long as this process; its own reaper ends it."""
+    if not _containers:
+        try:
+            from testcontainers.postgres import PostgresContainer
+        except ImportError as error:
+            raise Unavailable("testcontainers is not installed") from error
+        try:
+            running = PostgresContainer("postgres:16", driver=None).start()
+        except Exception as error:
+            raise Unavailable(f"no container engine: {type(error).__name__}") from error
+        atexit.register(running.stop)
+        _containers.append(running.get_connection_url())
+    return _containers[0]
+
+
+POSTGRES = Service(name="postgres", variable=VARIABLE, native=[_native], container=[_container])
+
+
+def with_database(url: str, name: str) -> str:
+    parts = urlsplit(url)
+    return urlunsplit((parts.scheme, parts.netloc, f"/{name}", parts.query, ""))
+
+
+async def make_database(url: str) -> str:
+    """The URL of a new database on the server of `url`."""
+    asyncpg = pytest.importorskip("asyncpg")
+    name = f"t_{secrets.token_hex(6)}"
+    connection = await asyncpg.connect(url)
+    try:
+        await connection.execute(f"create database {name}")
+    finally:
+        await connection.close()
+    return with_database(url, name)
+
+
+async def drop_database(url: str) -> None:
+    """Remove it, whoever is still connected. A server that is gone has nothing to remove."""
+    import asyncpg
+
+    name = urlsplit(url).path[1:]
+    try:
+        connection = await asyncpg.connect(with_database(url, "postgres"))
+    except (OSError, asyncpg.PostgresError):
+        return
+    try:
+        await connection.execute(f"drop database if exists {name} with (force)")
+    finally:
+        await connection.close()
+
+
+@asynccontextmanager
+async def database() -> AsyncGenerator[str]:
+    """A fresh database, or the test is skipped where there is no server."""
+    pytest.importorskip("asyncpg")
+    url = await make_database(await asyncio.to_thread(POSTGRES.address))
+    try:
+        yield url
+    finally:
+        await drop_database(url)
