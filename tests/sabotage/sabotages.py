@@ -133,8 +133,8 @@ SABOTAGES: Final = (
         "nobody-looks-for-stranded-messages",
         "law:9",
         OUTBOX,
-        "        rows = await self._ledger.read(query)\n",
-        "        rows = [] if self._ledger else await self._ledger.read(query)\n",
+        "        self.hand_over(fresh)\n",
+        "        self.hand_over(fresh[:0])\n",
     ),
     _s(
         "waiters-trust-their-hints",
