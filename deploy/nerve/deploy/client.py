@@ -43,7 +43,7 @@ class Client:
             )
 
         async def query(tx: Tx) -> list[str]:
-            return [row["id"] for row in await tx.all(queries.LIKE, prefix=f"{prefix}%")]
+            return [row["id"] for row in await tx.all(queries.NEAR, low=prefix, high=f"{prefix}~")]
 
         found = await self.backend.ledger.read(query)
         if len(found) == 1 or prefix in found:
