@@ -2,13 +2,15 @@
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 
 from nerve.common.objects import FileObjects, ObjectStore
+from nerve.common.objects.s3 import S3Objects
 from nerve.protocol.objects import ObjectRef
+from support.buckets import Gate, bucket, overwrite
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +45,28 @@ async def files(directory: Path) -> AsyncGenerator[Bench]:
         await other.close()
 
 
-STORES: dict[str, Opener] = {"files": files}
+@asynccontextmanager
+async def s3(directory: Path) -> AsyncGenerator[Bench]:
+    settings = bucket()
+    gate = Gate(settings)
+    await gate.open()
+    through = replace(settings, endpoint=gate.url, stale_seconds=0.5, connect_seconds=1.0)
+    store, other = (S3Objects(through, bytes_max=100_000) for _ in range(2))
+
+    def spoil(ref: ObjectRef, body: bytes) -> None:
+        overwrite(settings, ref, body)
+
+    await store.open()
+    await other.open()
+    try:
+        yield Bench(store, other, spoil, gate.cut_off)
+    finally:
+        await store.close()
+        await other.close()
+        await gate.close()
+
+
+STORES: dict[str, Opener] = {"files": files, "s3": s3}
 
 
 @pytest.fixture(params=STORES, ids=str)

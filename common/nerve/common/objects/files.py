@@ -14,16 +14,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar, final
 
-from pydantic import ValidationError
-
 from nerve.common import faults
 from nerve.common.clock import Clock, SystemClock
-from nerve.common.objects.port import OBJECT_BYTES_MAX
+from nerve.common.objects.port import OBJECT_BYTES_MAX, reference, segments
 from nerve.protocol.canonical import digest
 from nerve.protocol.errors import (
     Damaged,
     DiskFull,
-    InvalidName,
     NerveError,
     NotFound,
     TooLarge,
@@ -38,7 +35,6 @@ STALE_SECONDS = 3600
 # "%" is in no scope, so that these folders never meet one.
 _TEMPORARY = "%new"
 _FAN_OUT = "%"
-_SEGMENT_BYTES_MAX = 200
 
 faults.register(
     "common",
@@ -72,7 +68,7 @@ class FileObjects:
         await self._run(self._prepare)
 
     async def put(self, scope: str, body: bytes) -> ObjectRef:
-        ref = _reference(scope, body)
+        ref = reference(scope, body)
         path = self._path(ref)
         if len(body) > self._bytes_max:
             raise TooLarge(
@@ -203,16 +199,8 @@ class FileObjects:
             _flush_folder(new.parent)
 
     def _path(self, ref: ObjectRef) -> Path:
-        segments = ref.scope.split("/")
-        for segment in segments:
-            if segment in {"", ".", ".."} or len(segment.encode()) > _SEGMENT_BYTES_MAX:
-                raise InvalidName(
-                    f"an object scope has the part {segment[:80]!r}",
-                    where=ref.scope[:512],
-                    next_step="Use names of at most 200 bytes between single slashes",
-                )
         name = ref.digest.removeprefix("sha256:")
-        return self._folder.joinpath(*segments, f"{_FAN_OUT}{name[:2]}", name)
+        return self._folder.joinpath(*segments(ref.scope), f"{_FAN_OUT}{name[:2]}", name)
 
     def _unreachable(self, why: str) -> NerveError:
         return Unavailable(
@@ -220,16 +208,6 @@ class FileObjects:
             where=str(self._folder),
             next_step="Check that the folder is there and may be written",
         )
-
-
-def _reference(scope: str, body: bytes) -> ObjectRef:
-    try:
-        return ObjectRef(scope=scope, digest=digest(body), bytes=len(body))
-    except ValidationError:
-        raise InvalidName(
-            f"{scope[:80]!r} is not an object scope",
-            next_step="Use letters, digits and ._:@+=- between single slashes",
-        ) from None
 
 
 def _write(path: Path, body: bytes) -> None:

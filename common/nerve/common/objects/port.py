@@ -2,9 +2,14 @@
 
 from typing import Protocol
 
+from pydantic import ValidationError
+
+from nerve.protocol.canonical import digest
+from nerve.protocol.errors import InvalidName
 from nerve.protocol.objects import ObjectRef
 
 OBJECT_BYTES_MAX = 64 * 1024 * 1024
+_SEGMENT_BYTES_MAX = 200
 
 
 class ObjectStore(Protocol):
@@ -49,3 +54,29 @@ class ObjectStore(Protocol):
         ...
 
     async def close(self) -> None: ...
+
+
+def reference(scope: str, body: bytes) -> ObjectRef:
+    """The name that a body has within a scope. Raises InvalidName."""
+    try:
+        ref = ObjectRef(scope=scope, digest=digest(body), bytes=len(body))
+    except ValidationError:
+        raise InvalidName(
+            f"{scope[:80]!r} is not an object scope",
+            next_step="Use letters, digits and ._:@+=- between single slashes",
+        ) from None
+    segments(scope)
+    return ref
+
+
+def segments(scope: str) -> list[str]:
+    """The parts of a scope, none of which leads elsewhere. Raises InvalidName."""
+    parts = scope.split("/")
+    for part in parts:
+        if part in {"", ".", ".."} or len(part.encode()) > _SEGMENT_BYTES_MAX:
+            raise InvalidName(
+                f"an object scope has the part {part[:80]!r}",
+                where=scope[:512],
+                next_step="Use names of at most 200 bytes between single slashes",
+            )
+    return parts
