@@ -4,6 +4,7 @@ import asyncio
 import os
 import shutil
 import sqlite3
+import threading
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -11,9 +12,8 @@ from pathlib import Path
 import pytest
 
 from nerve.common import faults
-from nerve.common.broker import SqliteBroker
-from nerve.common.broker.sqlite_file import QueueFile
-from nerve.common.clock import SystemClock, settle
+from nerve.common.broker import SqliteBroker, sqlite_file
+from nerve.common.clock import settle
 from nerve.common.faults import InjectedFault
 from nerve.common.wakeups import Doorbell, LocalWakeups
 from nerve.protocol.errors import BrokerUnavailable, DiskFull, SchemaTooNew
@@ -194,15 +194,28 @@ async def test_what_is_acknowledged_during_a_commit_is_written_by_the_next(tmp_p
     await broker.close()
 
 
-async def test_confirms_are_flushed_and_claims_are_not(opened: Opened) -> None:
-    file = QueueFile(opened.directory, SystemClock())
-    await file.open()
-    levels = [
-        connection.execute("PRAGMA synchronous").fetchone()[0]
-        for connection in (file.publishing, file.consuming)
-    ]
-    file.close()
-    assert [2, 1] == levels
+async def test_a_publish_is_seen_before_its_flush_and_confirmed_after_it(
+    opened: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = SqliteBroker(opened.directory, LocalWakeups(), quick_flush_seconds=0)
+    await broker.open()
+    consumer = broker.consume("t", "g", credit=lambda: 1)
+    held, flushes = threading.Event(), 0
+
+    def flush(descriptor: int) -> None:
+        nonlocal flushes
+        flushes += 1
+        assert os.readlink(f"/proc/self/fd/{descriptor}").endswith("broker.db-wal")
+        assert held.wait(10)
+
+    monkeypatch.setattr(sqlite_file, "_sync", flush)
+    async with running(broker.publish("t", [b"a"])) as publishing:
+        (delivery,) = await soon(consumer.receive())
+        assert delivery.body == b"a" and not publishing.done()
+        held.set()
+        await soon(publishing)
+    assert flushes == 1
+    await broker.close()
 
 
 async def test_a_newer_layout_is_refused(opened: Opened) -> None:

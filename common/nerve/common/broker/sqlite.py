@@ -1,6 +1,7 @@
 """The broker of one machine without a server: queues in one SQLite file, doorbells between processes.
 
-A publish is confirmed after the flush of its commit; those that queue up meanwhile share the next one.
+A publish is seen by consumers at its commit and confirmed after the flush of it; those that queue up
+meanwhile share the next one.
 Claims and acknowledgements are not flushed, since losing them only repeats a delivery. A claim belongs to
 a process and ends with the lock that the process holds. The doorbell is a hint; an idle consumer looks by
 itself once a second. A file that was wiped is made anew, and what was not confirmed is written again.
@@ -160,7 +161,7 @@ class SqliteBroker:
 
     def depths(self) -> list[Depth]:
         """What every topic holds now."""
-        rows = self._writer().file.consuming.execute(_DEPTHS).fetchall()
+        rows = self._writer().file.connection.execute(_DEPTHS).fetchall()
         return [
             Depth(
                 topic=topic, envelopes=envelopes, bodies=bodies, claimed=claimed, oldest_ms=oldest
@@ -203,13 +204,16 @@ class SqliteBroker:
                 rows = [(entry.topic, now_ms, envelopes_in(body), body) for body in entry.bodies]
                 connection.executemany(_INSERT, rows)
 
+        def ring() -> None:
+            self._ring(dict.fromkeys(entry.topic for entry in batch))
+
         problem: Exception | None = None
         try:
-            await writer.transact("publish", insert, flush=True)
+            await writer.transact("publish", insert, kept=ring)
         except Exception as error:
             problem = error
-        # After an error nobody knows whether the commit happened; a needless ring does no harm.
-        self._ring(dict.fromkeys(entry.topic for entry in batch))
+            # Nobody knows whether the commit happened; a needless ring does no harm.
+            ring()
         for entry in batch:
             _resolve(entry.confirmed, problem)
 

@@ -37,34 +37,41 @@ _LAYOUT = (
 
 _log = get_log("nerve.common.broker.sqlite")
 
+_sync = getattr(os, "fdatasync", os.fsync)
+
 Identity = tuple[tuple[int, int] | None, ...]
 
 
 @final
 class QueueFile:
-    """Two connections to one generation of `broker.db`: a new file is a new generation."""
+    """A connection to one generation of `broker.db`: a new file is a new generation.
+
+    Its commits are seen by others at once and are not flushed, since losing a claim or an
+    acknowledgement only repeats a delivery; `flush` is for what must be kept.
+    """
 
     def __init__(self, directory: Path, clock: Clock, *, bytes_max: int | None = None) -> None:
         self.path = directory / "broker.db"
+        self._all = tuple(os.fspath(name) for name in self._names())
         self._lock_path = directory / "locks" / "broker.lock"
         self._clock = clock
         self._bytes_max = bytes_max
         self._identity: Identity = ()
-        self._connections: list[sqlite3.Connection] = []
+        self._open: sqlite3.Connection | None = None
+        self._log = -1
         self.generation = 0
 
     @property
-    def publishing(self) -> sqlite3.Connection:
-        """Flushes each commit before it returns."""
-        return self._connection(0)
+    def connection(self) -> sqlite3.Connection:
+        if self._open is None:
+            raise BrokerUnavailable(
+                "the queue file is closed", where=str(self.path), next_step="Open the broker first"
+            )
+        return self._open
 
-    @property
-    def consuming(self) -> sqlite3.Connection:
-        """Commits without a flush: a lost claim or acknowledgement only repeats a delivery."""
-        return self._connection(1)
-
-    def connections(self) -> list[sqlite3.Connection]:
-        return list(self._connections)
+    def flush(self) -> None:
+        """Wait until all that was committed is on the disk."""
+        _sync(self._log)
 
     async def open(self) -> None:
         """Open what stands there, or make it; where we had it open before, that generation is over."""
@@ -83,22 +90,17 @@ class QueueFile:
             self.generation += 1
 
     def close(self) -> None:
-        connections, self._connections = self._connections, []
-        # The last connection that closes moves the log into the file, and only the first one flushes.
-        for connection in reversed(connections):
+        connection, self._open = self._open, None
+        if connection is not None:
             with suppress(sqlite3.Error):
                 connection.close()
+        descriptor, self._log = self._log, -1
+        if descriptor >= 0:
+            os.close(descriptor)
 
     def stands(self) -> bool:
         """Whether the files under our names are still those that we hold open."""
-        return bool(self._connections) and self._identity == self._look()
-
-    def _connection(self, index: int) -> sqlite3.Connection:
-        if not self._connections:
-            raise BrokerUnavailable(
-                "the queue file is closed", where=str(self.path), next_step="Open the broker first"
-            )
-        return self._connections[index]
+        return self._open is not None and self._identity == self._look()
 
     def _names(self) -> tuple[Path, Path, Path]:
         return (
@@ -108,7 +110,7 @@ class QueueFile:
         )
 
     def _look(self) -> Identity:
-        return tuple(_identity(name) for name in self._names())
+        return tuple(map(_identity, self._all))
 
     def _retire_if_torn(self) -> None:
         """A file without its own log is no database: nobody may go on with half of it.
@@ -117,7 +119,7 @@ class QueueFile:
         """
         main, *rest = self._look()
         ours = self._identity[:1] == (main,) and self._identity != (main, *rest)
-        if main is None or (self._connections and ours):
+        if main is None or (self._open is not None and ours):
             self._unlink()
 
     def _set_aside(self, error: sqlite3.DatabaseError) -> None:
@@ -133,21 +135,20 @@ class QueueFile:
                 name.unlink()
 
     def _connect(self) -> None:
-        connections = [self._configured("FULL", 1000), self._configured("NORMAL", 0)]
-        self._connections = connections
-        for connection in connections:
-            connection.execute("SELECT count(*) FROM claim").fetchone()
-            connection.execute("PRAGMA busy_timeout = 0")
+        self._open = connection = self._configured()
+        connection.execute("SELECT count(*) FROM claim").fetchone()
+        connection.execute("PRAGMA busy_timeout = 0")
+        self._log = os.open(self._names()[1], os.O_RDWR | os.O_CLOEXEC)
         self._identity = self._look()
 
-    def _configured(self, synchronous: str, checkpoint_pages: int) -> sqlite3.Connection:
+    def _configured(self) -> sqlite3.Connection:
         connection = sqlite3.connect(
             self.path, timeout=OPEN_SECONDS, isolation_level=None, check_same_thread=False
         )
         try:
             connection.execute("PRAGMA journal_mode = WAL")
-            connection.execute(f"PRAGMA synchronous = {synchronous}")
-            connection.execute(f"PRAGMA wal_autocheckpoint = {checkpoint_pages}")
+            connection.execute("PRAGMA synchronous = NORMAL")
+            connection.execute("PRAGMA wal_autocheckpoint = 1000")
             self._lay_out(connection)
             if self._bytes_max is not None:
                 connection.execute(f"PRAGMA max_page_count = {max(8, self._bytes_max // 4096)}")
@@ -229,11 +230,19 @@ def translated(error: sqlite3.Error, path: Path) -> NerveError:
     )
 
 
+def unflushed(error: OSError, path: Path) -> NerveError:
+    return BrokerUnavailable(
+        f"what was written to the queue file could not be flushed: {error}",
+        where=str(path),
+        next_step="It is sent again; look at the disk if this goes on",
+    )
+
+
 def _code(error: sqlite3.Error) -> int:
     return getattr(error, "sqlite_errorcode", 0) & 0xFF
 
 
-def _identity(path: Path) -> tuple[int, int] | None:
+def _identity(path: str) -> tuple[int, int] | None:
     try:
         status = os.stat(path)
     except FileNotFoundError:

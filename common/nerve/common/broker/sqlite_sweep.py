@@ -64,13 +64,13 @@ class SqliteSweep:
 
     def _strangers(self) -> list[str]:
         """Consumers of which no lock file tells: a folder of locks that was wiped, or a copied file."""
-        rows = self._writer.file.consuming.execute(_CONSUMERS).fetchall()
+        rows = self._writer.file.connection.execute(_CONSUMERS).fetchall()
         others = [consumer for (consumer,) in rows if consumer != self._writer.consumer]
         return [consumer for consumer in others if not is_known(self._locks, consumer)]
 
     def _lost(self) -> list[int]:
         """Claims of ours that no consumer of this process knows, because an error came in between."""
         own = (self._writer.consumer,)
-        held = self._writer.file.consuming.execute(_HELD, own).fetchall()
+        held = self._writer.file.connection.execute(_HELD, own).fetchall()
         known = self._writer.unsettled()
         return [message for (message,) in held if message not in known]

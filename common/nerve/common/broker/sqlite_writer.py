@@ -13,7 +13,13 @@ from dataclasses import dataclass, field
 from typing import final
 
 from nerve.common import faults
-from nerve.common.broker.sqlite_file import QueueFile, is_busy, is_damaged, translated
+from nerve.common.broker.sqlite_file import (
+    QueueFile,
+    is_busy,
+    is_damaged,
+    translated,
+    unflushed,
+)
 from nerve.common.clock import Clock
 from nerve.common.lifecycle import Background
 from nerve.common.logs import get_log
@@ -46,6 +52,7 @@ faults.register(
 _log = get_log("nerve.common.broker.sqlite")
 
 Work = Callable[[sqlite3.Connection], None]
+Seen = Callable[[], None]
 
 
 @final
@@ -103,13 +110,19 @@ class QueueWriter:
         self._settlement = _Settlement()
         self._settling: asyncio.TimerHandle | None = None
 
-    async def transact(self, name: str, work: Work, *, flush: bool = False) -> None:
-        """Begin, work, commit. `work` runs again where the file was wiped before the end."""
+    async def transact(self, name: str, work: Work, *, kept: Seen | None = None) -> None:
+        """Begin, work, commit. `work` runs again where the file was wiped before the end.
+
+        With `kept` what was written is flushed before the end, and `kept` is called as soon as
+        others can see it.
+        """
+        began = self._clock.monotonic()
         for _ in range(GENERATIONS_MAX):
             async with self._one_at_a_time:
                 await self._renew_unless_standing()
+                generation = self.file.generation
                 try:
-                    await self._attempt(name, work, flush)
+                    steps = await self._attempt(name, work)
                 except sqlite3.Error as error:
                     self._roll_back()
                     if self.file.stands() and not is_damaged(error):
@@ -119,8 +132,13 @@ class QueueWriter:
                 except BaseException:
                     self._roll_back()
                     raise
-                if self.file.stands():
-                    return
+            if kept is not None:
+                kept()
+                await self._flush()
+                self._count(self._clock.monotonic() - began)
+            if generation == self.file.generation and self.file.stands():
+                _reach("after", steps)
+                return
         raise BrokerUnavailable(
             "the queue file was replaced again and again",
             where=str(self.file.path),
@@ -133,7 +151,7 @@ class QueueWriter:
             async with self._one_at_a_time:
                 await self._renew_unless_standing()
         try:
-            return self.file.consuming.execute(statement, parameters).fetchone() is not None
+            return self.file.connection.execute(statement, parameters).fetchone() is not None
         except sqlite3.Error as error:
             if is_damaged(error):
                 return True
@@ -184,21 +202,17 @@ class QueueWriter:
         with suppress(RuntimeError):
             self.background.once("broker acknowledgements", self.settle())
 
-    async def _attempt(self, name: str, work: Work, flush: bool) -> None:
-        connection = self.file.publishing if flush else self.file.consuming
-        began = self._clock.monotonic()
+    async def _attempt(self, name: str, work: Work) -> set[str]:
+        """One transaction; returns what it was for."""
+        connection = self.file.connection
         await self._begin(connection)
         settlement = self._write_settlement(connection)
         work(connection)
         steps = {name, "ack"} if settlement else {name}
         _reach("before", steps)
-        if flush:
-            await self._flush(connection)
-            self._count(self._clock.monotonic() - began)
-        else:
-            connection.execute("COMMIT")
+        connection.execute("COMMIT")
         self._settled(settlement)
-        _reach("after", steps)
+        return steps
 
     async def _begin(self, connection: sqlite3.Connection) -> None:
         """Take the write lock and never block the loop: others hold it for the time of a flush."""
@@ -216,14 +230,19 @@ class QueueWriter:
             tries += 1
             await self._clock.sleep(0 if tries < _SPINS else min(0.01, 0.0005 * (tries - _SPINS)))
 
-    async def _flush(self, connection: sqlite3.Connection) -> None:
-        """COMMIT waits for the disk: on the loop while that is seen to be quick, else in the thread."""
+    async def _flush(self) -> None:
+        """Wait for the disk: on the loop while that is seen to be quick, else in the thread."""
+        await asyncio.sleep(0)  # The bells ring first.
         began = self._clock.monotonic()
-        if self._flush_seconds < self._quick_flush_seconds:
-            connection.execute("COMMIT")
-        else:
-            loop = asyncio.get_running_loop()
-            await loop.run_in_executor(self._thread, connection.execute, "COMMIT")
+        try:
+            if self._flush_seconds < self._quick_flush_seconds:
+                self.file.flush()
+            else:
+                loop = asyncio.get_running_loop()
+                await loop.run_in_executor(self._thread, self.file.flush)
+        except OSError as error:
+            if self.file.stands():
+                raise unflushed(error, self.file.path) from error
         self._flush_seconds += (self._clock.monotonic() - began - self._flush_seconds) / 8
 
     def _count(self, seconds: float) -> None:
@@ -255,10 +274,9 @@ class QueueWriter:
             self._returned(topics)
 
     def _roll_back(self) -> None:
-        for connection in self.file.connections():
-            if connection.in_transaction:
-                with suppress(sqlite3.Error):
-                    connection.execute("ROLLBACK")
+        with suppress(sqlite3.Error, NerveError):
+            if self.file.connection.in_transaction:
+                self.file.connection.execute("ROLLBACK")
 
     async def _renew_unless_standing(self) -> None:
         if not self.file.stands():
