@@ -28,6 +28,9 @@ class Settings:
     """The configuration of one process. Seconds are seconds, bytes are bytes."""
 
     deployment: Annotated[str, About("names the topics on the broker")] = "local"
+    broker: Annotated[
+        str, About("address of the message broker (amqp://...); empty: the directory's own")
+    ] = ""
     log_level: Annotated[str, About("lowest level that is logged")] = "INFO"
     log_json: Annotated[bool, About("log one JSON object a line")] = False
     hints: Annotated[

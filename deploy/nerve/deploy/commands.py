@@ -26,6 +26,16 @@ TurnId = Annotated[str, typer.Argument(metavar="TURN", help="A Turn id or its be
 Metrics = Annotated[
     str | None, typer.Option(metavar="HOST:PORT", help="Serve Prometheus metrics there.")
 ]
+BrokerUrl = Annotated[
+    str | None,
+    typer.Option(
+        "--broker",
+        envvar="NERVE_BROKER",
+        metavar="URL",
+        show_envvar=True,
+        help="amqp://... ; without it the directory's own broker. Secrets belong in NERVE_BROKER.",
+    ),
+]
 Timeout = Annotated[
     float | None, typer.Option(min=0, help="Stop waiting after so many seconds; cancels nothing.")
 ]
@@ -38,12 +48,12 @@ def _console(json_lines: bool) -> Any:  # the Console, whose module loads with t
     return Console(json_lines=json_lines)
 
 
-def _settings() -> Any:  # the Settings, as above
+def _settings(**given: object) -> Any:  # the Settings, as above
     from nerve.common.settings import load
     from nerve.protocol.errors import BadInput
 
     try:
-        return load()
+        return load(**{name: value for name, value in given.items() if value is not None})
     except ValueError as error:
         raise BadInput(str(error), where="environment") from None
 
@@ -72,6 +82,7 @@ def brain(
     fresh: Annotated[
         bool, typer.Option(help="Let unfinished Turns go on with changed tools.")
     ] = False,
+    broker: BrokerUrl = None,
     json_lines: Json = False,
 ) -> None:
     """Run the agents of a file; their tools run in Hands."""
@@ -83,7 +94,7 @@ def brain(
             load(file),
             directory,
             console=_console(json_lines),
-            settings=_settings(),
+            settings=_settings(broker=broker),
             metrics=metrics,
             fresh=fresh,
         )
@@ -97,6 +108,7 @@ def hands(
     directory: Directory = STATE,
     slots: Annotated[int | None, typer.Option(min=1, help="Tools that run at once.")] = None,
     metrics: Metrics = None,
+    broker: BrokerUrl = None,
     json_lines: Json = False,
 ) -> None:
     """Run the tools of a file for one route."""
@@ -108,7 +120,7 @@ def hands(
             load(file),
             directory,
             console=_console(json_lines),
-            settings=_settings(),
+            settings=_settings(broker=broker),
             route=route,
             slots=slots,
             metrics=metrics,

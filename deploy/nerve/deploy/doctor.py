@@ -11,8 +11,9 @@ from typing import Any, final
 
 from nerve.common.broker.sqlite import Depth, SqliteBroker
 from nerve.common.clock import SystemClock
+from nerve.common.logs import redact
 from nerve.common.place import Adoption, StateDirectory, adopt
-from nerve.common.settings import Settings, describe
+from nerve.common.settings import Settings, Shown, describe
 from nerve.common.sql import open_sqlite
 from nerve.common.sql.survey import Survey, raise_epoch, survey
 from nerve.common.wakeups import LocalWakeups
@@ -61,7 +62,7 @@ async def doctor(directory: Path, console: Console, settings: Settings) -> int:
         sqlite=sqlite3.sqlite_version,
         protocol=str(CURRENT),
         directory=str(place.path),
-        settings=[dataclasses.asdict(each) for each in describe(settings)],
+        settings=[_shown(each) for each in describe(settings)],
     )
     now = SystemClock().now_ms()
     for name in place.ledgers:
@@ -226,3 +227,11 @@ def _refuse_running(directory: Path) -> None:
                     where="--adopt",
                     next_step="Stop it first",
                 )
+
+
+def _shown(setting: Shown) -> dict[str, Any]:
+    """A setting without the secrets that its value may hold."""
+    shown = dataclasses.asdict(setting)
+    if isinstance(setting.value, str):
+        shown["value"] = redact(setting.value)
+    return shown

@@ -13,12 +13,14 @@ from typing import final
 from nerve.brain.harness import Harness
 from nerve.brain.ledger.backend import LocalBackend
 from nerve.brain.runtime import DurableRuntime
+from nerve.common.broker.port import Broker
 from nerve.common.broker.sqlite import SqliteBroker
 from nerve.common.clock import Clock, SystemClock
 from nerve.common.metrics import Metrics
 from nerve.common.place import StateDirectory
 from nerve.common.settings import Settings
 from nerve.common.wakeups import Doorbell, Wakeups
+from nerve.deploy.addresses import broker_at
 from nerve.deploy.measured import MeasuredBroker
 from nerve.deploy.occupancy import occupied
 from nerve.hands.worker import WorkerRuntime
@@ -35,7 +37,7 @@ class Host:
     backend: LocalBackend | None = None
     runtime: DurableRuntime | None = None
     workers: dict[str, WorkerRuntime] = field(default_factory=dict[str, WorkerRuntime])
-    broker: SqliteBroker | None = None
+    broker: Broker | None = None
     metrics: Metrics = field(default_factory=Metrics)
 
     async def drain(self, seconds: float | None = None) -> bool:
@@ -210,7 +212,10 @@ async def _backend(
     return backend
 
 
-def _broker(path: Path, wakeups: Wakeups, settings: Settings, clock: Clock) -> SqliteBroker:
+def _broker(path: Path, wakeups: Wakeups, settings: Settings, clock: Clock) -> Broker:
+    """The broker that the settings name, or the directory's own."""
+    if settings.broker:
+        return broker_at(settings.broker, settings, clock)
     return SqliteBroker(
         path,
         wakeups,

@@ -1,0 +1,37 @@
+"""From an address that an operator wrote to the thing that it names; what needs an extra says so."""
+
+from importlib.util import find_spec
+from urllib.parse import urlsplit
+
+from nerve.common.broker.port import Broker
+from nerve.common.clock import Clock
+from nerve.common.settings import Settings
+from nerve.protocol.errors import BadInput
+
+BROKERS = ("amqp", "amqps")
+
+
+def broker_at(url: str, settings: Settings, clock: Clock) -> Broker:
+    """The broker at `url`. Raises BadInput where its kind is not known or its extra is missing."""
+    scheme = urlsplit(url).scheme
+    if scheme not in BROKERS:
+        raise BadInput(
+            f"there is no broker of the kind {scheme[:40]!r}",
+            where="--broker",
+            next_step="write amqp://user@host/ for RabbitMQ, or leave it out",
+        )
+    _require("aio_pika", "rabbitmq", "--broker")
+    from nerve.common.broker.rabbitmq import RabbitBroker, RabbitSettings
+
+    return RabbitBroker(
+        RabbitSettings(url=url, publish_seconds=settings.publish_seconds), clock=clock
+    )
+
+
+def _require(module: str, extra: str, where: str) -> None:
+    if find_spec(module) is None:
+        raise BadInput(
+            f"this needs the extra {extra}",
+            where=where,
+            next_step=f"pip install 'nerve[{extra}]'",
+        )
