@@ -1,6 +1,7 @@
 """One Brain ledger, opened as often as there are processes, and the runtimes over it."""
 
 import asyncio
+import re
 import sqlite3
 from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -8,17 +9,19 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from nerve.brain import DurableRuntime, LocalBackend, Session
+from nerve.brain import DurableRuntime, LocalBackend, Session, SessionBackend
 from nerve.brain.agents.context import Context
 from nerve.brain.agents.function import Body, FunctionAgent
 from nerve.brain.harness import Harness
+from nerve.brain.ledger.postgres_backend import PostgresBackend
 from nerve.common.clock import Clock, SystemClock, VirtualClock
 from nerve.common.settings import Settings
-from nerve.common.sql import Row, Statement, Tx
+from nerve.common.sql import Row, SqliteLedger, Statement, Tx
 from nerve.protocol.catalog import Catalog
 from nerve.protocol.content import Message
 from nerve.protocol.identity import SessionKey
 from support.fake_hands import FakeHands
+from support.servers.postgres import database, execute
 
 KEY = SessionKey("acme", "s-1")
 
@@ -68,10 +71,16 @@ class Cell:
     path: Path
     clock: Clock
     stack: AsyncExitStack
+    url: str | None = None
     runtimes: list[DurableRuntime] = field(default_factory=list[DurableRuntime])
 
-    async def backend(self) -> LocalBackend:
-        return await self.stack.enter_async_context(LocalBackend.open(self.path, clock=self.clock))
+    async def backend(self) -> SessionBackend:
+        if self.url is None:
+            local = LocalBackend.open(self.path, clock=self.clock)
+            return await self.stack.enter_async_context(local)
+        return await self.stack.enter_async_context(
+            await PostgresBackend.open(self.url, clock=self.clock)
+        )
 
     async def runtime(
         self,
@@ -95,9 +104,13 @@ class Cell:
 
 
 @asynccontextmanager
-async def brain_cell(path: Path, clock: Clock | None = None) -> AsyncGenerator[Cell, None]:
+async def brain_cell(
+    path: Path, clock: Clock | None = None, *, kind: str = "sqlite"
+) -> AsyncGenerator[Cell, None]:
+    """A ledger of one `kind`; a test is skipped where there is no server for it."""
     async with AsyncExitStack() as stack:
-        yield Cell(path, clock or SystemClock(), stack)
+        url = await stack.enter_async_context(database()) if kind == "postgres" else None
+        yield Cell(path, clock or SystemClock(), stack, url)
 
 
 async def rows(runtime: DurableRuntime, statement: Statement, **named: Any) -> list[Row]:
@@ -143,11 +156,42 @@ def texts(items: Iterable[Any]) -> list[str]:
     return [item.message.text for item in items]
 
 
-def write(runtime: DurableRuntime | LocalBackend, text: str) -> None:
+def write(runtime: DurableRuntime | SessionBackend, text: str) -> None:
     """What no law would write."""
-    connection = sqlite3.connect(runtime.ledger.path, timeout=10, isolation_level=None)
+    ledger: Any = runtime.ledger
+    if not isinstance(ledger, SqliteLedger):
+        execute(ledger.source.address, re.sub(r"x'([0-9a-f]*)'", r"'\\x\1'::bytea", text))
+        return
+    connection = sqlite3.connect(ledger.path, timeout=10, isolation_level=None)
     connection.execute(text)
     connection.close()
+
+
+def poison(runtime: DurableRuntime, execution: str) -> None:
+    """The ledger itself refuses the result of one execution."""
+    bad = f"new.execution = '{execution}' and new.state = 'RECEIVED'"
+    if isinstance(runtime.ledger, SqliteLedger):
+        write(
+            runtime,
+            f"create trigger poison before update on intent when {bad}"
+            " begin select raise(abort, 'poison'); end",
+        )
+        return
+    write(
+        runtime,
+        "create function poison() returns trigger language plpgsql as"
+        " $$ begin raise exception 'poison'; end $$",
+    )
+    write(
+        runtime,
+        f"create trigger poison before update on intent for each row when ({bad})"
+        " execute function poison()",
+    )
+
+
+def heal(runtime: DurableRuntime) -> None:
+    on = "" if isinstance(runtime.ledger, SqliteLedger) else " on intent"
+    write(runtime, f"drop trigger poison{on}")
 
 
 class Gate:

@@ -5,7 +5,7 @@ from typing import Any
 from nerve.brain.handles import Session
 from nerve.brain.harness import Definition
 from nerve.brain.ledger.advance import advance
-from nerve.brain.ledger.backend import LocalBackend
+from nerve.brain.ledger.backend import SessionBackend
 from nerve.brain.ledger.cancel import Cancel, Cancelled, cancel
 from nerve.brain.ledger.claim import Claim, Claimed, claim, release_threads
 from nerve.brain.ledger.definitions import definition_id
@@ -39,7 +39,7 @@ ID = definition_id(DEFINITION)
 class Desk:
     """One process over the ledger, without a scheduler: each law is called by hand."""
 
-    def __init__(self, backend: LocalBackend, settings: Settings = QUICK) -> None:
+    def __init__(self, backend: SessionBackend, settings: Settings = QUICK) -> None:
         self.backend = backend
         self.ledger = backend.ledger
         self.hosts = Hosts(

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from nerve.brain.handles import Session, Thread, Turn
     from nerve.brain.ledger.backend import LocalBackend, SessionBackend
+    from nerve.brain.ledger.postgres_backend import PostgresBackend
     from nerve.brain.runtime import DurableRuntime
     from nerve.brain.watch import EventPage, TurnResult
     from nerve.brain.why import TurnStatus
@@ -14,6 +15,7 @@ _PLACES = {
     "DurableRuntime": "nerve.brain.runtime",
     "EventPage": "nerve.brain.watch",
     "LocalBackend": "nerve.brain.ledger.backend",
+    "PostgresBackend": "nerve.brain.ledger.postgres_backend",
     "Session": "nerve.brain.handles",
     "SessionBackend": "nerve.brain.ledger.backend",
     "Thread": "nerve.brain.handles",
@@ -26,6 +28,7 @@ __all__ = [
     "DurableRuntime",
     "EventPage",
     "LocalBackend",
+    "PostgresBackend",
     "Session",
     "SessionBackend",
     "Thread",

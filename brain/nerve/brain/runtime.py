@@ -28,7 +28,7 @@ from nerve.common.broker.port import Broker
 from nerve.common.lifecycle import Backoff
 from nerve.common.logs import get_log
 from nerve.common.settings import Settings
-from nerve.common.sql import Row, SqliteLedger, Tx
+from nerve.common.sql import Ledger, Row, Tx
 from nerve.protocol.content import Content
 from nerve.protocol.errors import BadInput
 from nerve.protocol.executor import Executor
@@ -101,7 +101,7 @@ class DurableRuntime:
         self.execution: Execution | None = None
 
     @property
-    def ledger(self) -> SqliteLedger:
+    def ledger(self) -> Ledger:
         return self.backend.ledger
 
     def now(self) -> int:

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from nerve.hands.authorize import AuthorizationRequest, Authorize
+    from nerve.hands.ledger.backend import HandsBackend, HandsStorage, LocalStorage, PostgresStorage
     from nerve.hands.local import LocalExecutor
     from nerve.hands.operations import (
         ExecutionReconciliation,
@@ -21,7 +22,11 @@ _PLACES = {
     "Authorize": "authorize",
     "ExecutionReconciliation": "operations",
     "ExecutionStore": "operations",
+    "HandsBackend": "ledger.backend",
+    "HandsStorage": "ledger.backend",
     "LocalExecutor": "local",
+    "LocalStorage": "ledger.backend",
+    "PostgresStorage": "ledger.backend",
     "ReconciliationReceipt": "operations",
     "UnknownExecutionView": "operations",
     "Work": "operations",
@@ -34,7 +39,11 @@ __all__ = [
     "Authorize",
     "ExecutionReconciliation",
     "ExecutionStore",
+    "HandsBackend",
+    "HandsStorage",
     "LocalExecutor",
+    "LocalStorage",
+    "PostgresStorage",
     "ReconciliationReceipt",
     "UnknownExecutionView",
     "Work",

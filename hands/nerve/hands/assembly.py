@@ -9,16 +9,16 @@ from nerve.common.clock import Clock
 from nerve.common.inbox import InboxLoop
 from nerve.common.lease import Hosts
 from nerve.common.lifecycle import Loop, Scan
-from nerve.common.liveness import Liveness
 from nerve.common.logs import get_log
 from nerve.common.outbox import Relay
 from nerve.common.settings import Settings
-from nerve.common.sql import SqliteLedger, Tx
+from nerve.common.sql import Tx
 from nerve.common.wakeups import Subscription, Wakeups
 from nerve.hands.authorize import Authorize, Gate
 from nerve.hands.controls import Controls
 from nerve.hands.engine import Engine
 from nerve.hands.intake import Intake
+from nerve.hands.ledger.backend import HandsBackend
 from nerve.hands.ledger.missing import offer_key
 from nerve.hands.ledger.release import release_executions
 from nerve.hands.ledger.reports import Speaker
@@ -47,7 +47,6 @@ class Setup:
     deployment: str
     slots: int
     missing_seconds: float
-    liveness: Liveness
     settings: Settings
     clock: Clock
     metrics: HandsMetrics
@@ -60,7 +59,9 @@ class Setup:
 class Assembly:
     """Everything that lives between start and close of a worker."""
 
-    def __init__(self, setup: Setup, ledger: SqliteLedger, tools: Tools) -> None:
+    def __init__(self, setup: Setup, backend: HandsBackend, tools: Tools) -> None:
+        ledger = backend.ledger
+        self.backend = backend
         self.ledger = ledger
         self.tools = tools
         self.settings = setup.settings
@@ -90,7 +91,7 @@ class Assembly:
         self.speaker.relay = self.relay
         self.hosts = Hosts(
             ledger,
-            setup.liveness,
+            backend.liveness,
             role=f"hands:{self.route}",
             clock=self.clock,
             settings=self.settings,
@@ -203,7 +204,7 @@ class Assembly:
             self._uninstall()
             await self.relay.close()
             await self.answers.close()
-            await self.ledger.close()
+            await self.backend.close()
 
     async def _stop_intake(self) -> None:
         for inbox in self._inboxes:

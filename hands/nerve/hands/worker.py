@@ -7,15 +7,14 @@ from typing import Self, final
 from nerve.common.broker.port import Broker
 from nerve.common.clock import Clock, SystemClock
 from nerve.common.lease import Host, Hosts
-from nerve.common.liveness import FileLiveness
 from nerve.common.logs import get_log
 from nerve.common.place import StateDirectory
 from nerve.common.settings import Settings
-from nerve.common.sql import SqliteLedger, open_sqlite
+from nerve.common.sql import Ledger
 from nerve.common.wakeups import Wakeups
 from nerve.hands.assembly import Assembly, Setup
 from nerve.hands.authorize import Authorize
-from nerve.hands.ledger import HANDS_SCHEMA
+from nerve.hands.ledger.backend import HandsBackend, HandsStorage, LocalStorage
 from nerve.hands.local import LocalExecutor
 from nerve.hands.metrics import HandsMetrics
 from nerve.hands.operations import ExecutionStore
@@ -35,13 +34,14 @@ class WorkerRuntime:
     """Runs the tools of a catalog for one route.
 
     With a `broker` it consumes the route's commands and controls; `local_executor()` serves a Brain in
-    this process; both may be used at once. Broker and wakeups are borrowed; the ledger is opened here.
+    this process; both may be used at once. Broker and wakeups are borrowed; the ledger is opened here:
+    in a state directory, or wherever a `HandsStorage` says.
     `async with` drains at the end (at most `drain_seconds`) and then closes.
     """
 
     def __init__(
         self,
-        directory: StateDirectory | Path | str,
+        directory: StateDirectory | Path | str | HandsStorage,
         catalog: Catalog,
         *,
         route: str | None = None,
@@ -83,8 +83,10 @@ class WorkerRuntime:
 
     async def start(self) -> None:
         """Open the ledger, become a live host, begin to work. Raises what the ledger raises."""
-        ledger = await self._open()
-        parts = Assembly(self._setup(ledger), ledger, self._tools or self._function_tools())
+        backend = await self._storage().open(
+            self.route, clock=self._clock, observe=self.metrics.observe_commit
+        )
+        parts = Assembly(self._setup(backend), backend, self._tools or self._function_tools())
         self._parts = parts
         try:
             await parts.start()
@@ -135,7 +137,7 @@ class WorkerRuntime:
         return self.assembly.store
 
     @property
-    def ledger(self) -> SqliteLedger:
+    def ledger(self) -> Ledger:
         return self.assembly.ledger
 
     @property
@@ -167,39 +169,25 @@ class WorkerRuntime:
             raise RuntimeError("the worker is not started: use `async with` or await start()")
         return self._parts
 
-    async def _open(self) -> SqliteLedger:
-        place = self._place()
-        name = f"hands-{self.route}"
-        path = place.ledger(name)
-        ledger = await open_sqlite(
-            path,
-            HANDS_SCHEMA,
-            clock=self._clock,
-            create=name not in place.ledgers,
-            observe=self.metrics.observe_commit,
-        )
-        place.made(name)
-        return ledger
-
-    def _setup(self, ledger: SqliteLedger) -> Setup:
+    def _setup(self, backend: HandsBackend) -> Setup:
         return Setup(
             route=self.route,
             deployment=self.deployment,
             slots=self._slots,
             missing_seconds=self._missing_seconds,
-            liveness=FileLiveness(self._place().locks, ledger.path),
             settings=self.settings,
             clock=self._clock,
             metrics=self.metrics,
             broker=self._broker,
-            wakeups=self._wakeups,
+            wakeups=self._wakeups or backend.wakeups,
             authorize=self._authorize,
         )
 
-    def _place(self) -> StateDirectory:
-        if not isinstance(self._directory, StateDirectory):
-            self._directory = StateDirectory.open(Path(self._directory), create=True)
-        return self._directory
+    def _storage(self) -> HandsStorage:
+        given = self._directory
+        if isinstance(given, (str, Path)):
+            given = StateDirectory.open(Path(given), create=True)
+        return LocalStorage(given) if isinstance(given, StateDirectory) else given
 
     def _function_tools(self) -> Tools:
         return FunctionTools(

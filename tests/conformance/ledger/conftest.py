@@ -1,4 +1,4 @@
-"""Ledgers under test: SQLite today; another one adds a way to open a cell."""
+"""Ledgers under test: the same suite for each."""
 
 from collections.abc import AsyncGenerator, Generator
 from pathlib import Path
@@ -14,13 +14,13 @@ from nerve.common.clock import VirtualClock
 from support.brain_cell import KEY, Cell, brain_cell, function, hello
 from support.brain_desk import DEFINITION, ID, Desk, Desks
 
-LEDGERS = ["sqlite"]
+LEDGERS = ["sqlite", pytest.param("postgres", marks=pytest.mark.external)]
 
 
 @pytest.fixture(params=LEDGERS)
 async def cell(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncGenerator[Cell, None]:
     """A Brain ledger in real time."""
-    async with brain_cell(tmp_path / "state") as made:
+    async with brain_cell(tmp_path / "state", kind=request.param) as made:
         yield made
 
 
@@ -34,7 +34,7 @@ async def still(
     request: pytest.FixtureRequest, tmp_path: Path, clock: VirtualClock
 ) -> AsyncGenerator[Cell, None]:
     """A Brain ledger in virtual time."""
-    async with brain_cell(tmp_path / "state", clock) as made:
+    async with brain_cell(tmp_path / "state", clock, kind=request.param) as made:
         yield made
 
 

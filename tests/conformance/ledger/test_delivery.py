@@ -18,7 +18,9 @@ from support.brain_cell import (
     calling,
     catalog,
     function,
+    heal,
     opened,
+    poison,
     rows,
     write,
 )
@@ -208,20 +210,16 @@ async def test_a_poisonous_update_is_quarantined_and_the_next_question_heals(cel
     session = await opened(runtime)
     first = await (await session.open_thread("a")).submit("r1", "x")
     second = await (await session.open_thread("b")).submit("r2", "x")
-    poison, good = await hands.asked(2)
-    write(
-        runtime,
-        "create trigger poison before update on intent when new.execution ="
-        f" '{poison}' and new.state = 'RECEIVED' begin select raise(abort, 'poison'); end",
-    )
-    await hands.send(hands.update(poison), hands.update(good))
+    bad, good = await hands.asked(2)
+    poison(runtime, bad)
+    await hands.send(hands.update(bad), hands.update(good))
     done, stuck = (first, second) if good.startswith(first.id) else (second, first)
     assert (await soon(done.result())).text == "done"
     (row,) = await rows(runtime, INBOX)
-    assert (row["execution"], row["state"]) == (poison, "QUARANTINED")
-    write(runtime, "drop trigger poison")
+    assert (row["execution"], row["state"]) == (bad, "QUARANTINED")
+    heal(runtime)
     await until(lambda: hands.controls_of(RouteQuery), "Brain asks for the present state")
-    await hands.send(hands.update(poison, snapshot=True))
+    await hands.send(hands.update(bad, snapshot=True))
     assert (await soon(stuck.result())).text == "done"
 
 

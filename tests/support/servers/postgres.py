@@ -4,7 +4,10 @@ import asyncio
 import atexit
 import secrets
 from collections.abc import AsyncGenerator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from importlib import import_module
+from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
 import pytest
@@ -29,11 +32,11 @@ def _container() -> str:
     """A container that lives as long as this process; its own reaper ends it."""
     if not _containers:
         try:
-            from testcontainers.postgres import PostgresContainer
+            containers: Any = import_module("testcontainers.postgres")
         except ImportError as error:
             raise Unavailable("testcontainers is not installed") from error
         try:
-            running = PostgresContainer("postgres:16", driver=None).start()
+            running = containers.PostgresContainer("postgres:16", driver=None).start()
         except Exception as error:
             raise Unavailable(f"no container engine: {type(error).__name__}") from error
         atexit.register(running.stop)
@@ -85,3 +88,15 @@ async def database() -> AsyncGenerator[str]:
         yield url
     finally:
         await drop_database(url)
+
+
+def execute(address: Any, text: str) -> None:
+    """Run one statement on a connection of its own; blocks, as a person with psql would not."""
+
+    async def work() -> None:
+        connection = await address.connect()
+        await connection.execute(text)
+        await connection.close()
+
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(lambda: asyncio.run(work())).result()

@@ -12,7 +12,7 @@ from nerve.common.liveness import FileLiveness, Liveness
 from nerve.common.objects.files import FileObjects
 from nerve.common.objects.port import ObjectStore
 from nerve.common.place import StateDirectory
-from nerve.common.sql import SqliteLedger, open_sqlite
+from nerve.common.sql import Ledger, SqliteLedger, open_sqlite
 from nerve.common.wakeups import Doorbell, Wakeups
 
 LEDGER = "brain"
@@ -22,7 +22,7 @@ class SessionBackend(Protocol):
     """What a runtime needs of its storage. It stays the caller's: a runtime never closes it."""
 
     @property
-    def ledger(self) -> SqliteLedger: ...
+    def ledger(self) -> Ledger: ...
 
     @property
     def wakeups(self) -> Wakeups: ...

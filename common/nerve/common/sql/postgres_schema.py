@@ -103,9 +103,8 @@ async def _read(connection: "asyncpg.Connection[Any]") -> Meta | None:
 async def _create(
     connection: "asyncpg.Connection[Any]", schema: Schema, source: Source, now: int
 ) -> Meta:
-    wanted = getattr(source, "schema", None) or getattr(source.address, "schema", None)
-    if wanted is not None:
-        await connection.execute(f"create schema if not exists {quoted(wanted)}")
+    if source.schema is not None:
+        await connection.execute(f"create schema if not exists {quoted(source.schema)}")
     meta = Meta(
         room=schema.room,
         id=new_uuid7(now),
@@ -141,7 +140,8 @@ def ddl(schema: Schema) -> list[str]:
     from sqlalchemy.schema import CreateIndex, CreateTable
 
     statements: list[str] = []
-    compiled = dialect.dialect()
+    compiled: Any = dialect.dialect  # SQLAlchemy types no dialect's constructor.
+    compiled = compiled()
     for table in schema.metadata().sorted_tables:
         statements.append(str(CreateTable(table).compile(dialect=compiled)))
         indexes = sorted(table.indexes, key=lambda index: str(index.name))

@@ -31,6 +31,11 @@ class Source(Protocol):
     """Leases connections that are set up for one ledger."""
 
     @property
+    def schema(self) -> str | None:
+        """Whose tables are meant; None: the first of the search path."""
+        ...
+
+    @property
     def address(self) -> "Address | None":
         """How to connect from anywhere, where that is known."""
         ...
@@ -58,7 +63,7 @@ def source_of(given: Any, *, schema: str | None = None) -> Source:
     if isinstance(given, str):
         return UrlSource(Address(given, schema))
     if isinstance(given, asyncpg.Pool):
-        return PoolSource(cast("asyncpg.Pool[Any]", given), schema)
+        return PoolSource(given, schema)
     if hasattr(given, "sync_engine"):
         return EngineSource(given, schema)
     raise BadInput(
@@ -134,6 +139,7 @@ class UrlSource:
 
     def __init__(self, address: Address) -> None:
         self.address: Address | None = address
+        self.schema = address.schema
         self._to = address
 
     async def lease(self) -> "asyncpg.Connection[Any]":
@@ -159,7 +165,7 @@ class PoolSource:
 
     def __init__(self, pool: "asyncpg.Pool[Any]", schema: str | None) -> None:
         self._pool = pool
-        self._schema = schema
+        self.schema = schema
 
     @property
     def most(self) -> int | None:
@@ -167,10 +173,12 @@ class PoolSource:
 
     async def lease(self) -> "asyncpg.Connection[Any]":
         try:
-            connection = await self._pool.acquire(timeout=CONNECT_SECONDS)
+            leased: Any = await self._pool.acquire(timeout=CONNECT_SECONDS)
         except TimeoutError as error:
             raise _exhausted(self.most) from error
-        await set_up(connection, self._schema)
+        # The pool's wrapper around its connection forwards whatever a connection can do.
+        connection: asyncpg.Connection[Any] = leased
+        await set_up(connection, self.schema)
         return connection
 
     async def give_back(self, connection: "asyncpg.Connection[Any]") -> None:
@@ -198,7 +206,7 @@ class EngineSource:
                 next_step="make it with postgresql+asyncpg://",
             )
         self._engine = engine
-        self._schema = schema
+        self.schema = schema
         self._leased: dict[int, AsyncConnection] = {}
 
     @property
@@ -223,7 +231,7 @@ class EngineSource:
         assert raw is not None
         connection = cast("asyncpg.Connection[Any]", raw)
         self._leased[id(connection)] = over
-        await set_up(connection, self._schema)
+        await set_up(connection, self.schema)
         return connection
 
     async def give_back(self, connection: "asyncpg.Connection[Any]") -> None:

@@ -1,0 +1,57 @@
+"""Everything that one PostgreSQL ledger gives its host: laws, liveness and hints."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Self
+
+from nerve.common.clock import Clock
+from nerve.common.sql.migrate import Schema
+from nerve.common.sql.postgres import PostgresLedger, open_postgres
+from nerve.common.sql.postgres_errors import DRIVER_ERRORS, unavailable
+from nerve.common.sql.postgres_liveness import SETTLE_SECONDS, PostgresLiveness
+from nerve.common.sql.postgres_wakeups import PostgresWakeups
+
+SESSIONS = 2
+"""One holds the host's lock and carries its heartbeat, one carries hints."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PostgresPlace:
+    ledger: PostgresLedger
+    liveness: PostgresLiveness
+    wakeups: PostgresWakeups
+
+    @classmethod
+    async def open(
+        cls,
+        given: Any,
+        schema: Schema,
+        *,
+        clock: Clock,
+        create: bool,
+        name: str | None = None,
+        observe: Callable[[int, float], None] | None = None,
+        settle_seconds: float = SETTLE_SECONDS,
+    ) -> Self:
+        """As `open_postgres`, with the sessions beside it."""
+        ledger = await open_postgres(
+            given,
+            schema,
+            clock=clock,
+            create=create,
+            name=name,
+            observe=observe,
+            also_needed=SESSIONS,
+        )
+        wakeups = PostgresWakeups(ledger.source, ledger.identity.id)
+        try:
+            await wakeups.open()
+        except DRIVER_ERRORS as error:
+            await ledger.close()
+            raise unavailable(error, doing="open") from error
+        liveness = PostgresLiveness(ledger, ledger.source, settle_seconds=settle_seconds)
+        return cls(ledger=ledger, liveness=liveness, wakeups=wakeups)
+
+    async def close(self) -> None:
+        await self.ledger.close()
+        await self.wakeups.aclose()

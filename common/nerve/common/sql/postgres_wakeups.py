@@ -1,0 +1,143 @@
+"""Hints between the processes of one PostgreSQL ledger, by LISTEN and NOTIFY on a session of their own.
+
+Never in a transaction of the ledger: NOTIFY holds a lock of the whole database until its commit is
+flushed. Here many hints leave in one statement, at most every few milliseconds, and wait for no disk.
+"""
+
+import asyncio
+from collections.abc import Iterable
+from typing import Any, final
+
+import asyncpg
+
+from nerve.common.lifecycle import Backoff
+from nerve.common.logs import get_log
+from nerve.common.sql.postgres_errors import DRIVER_ERRORS
+from nerve.common.sql.postgres_source import Source
+from nerve.common.wakeups import Ears, Listener, Subscription, hints_enabled
+
+_log = get_log("nerve.common.postgres")
+
+PAYLOAD_BYTES = 7800
+PAUSE_SECONDS = 0.01
+PENDING_MAX = 10_000
+
+
+@final
+class PostgresWakeups:
+    """`Wakeups` for whoever opened the same ledger. Without its session only this process hears."""
+
+    def __init__(self, source: Source, ledger_id: str, *, hints: bool | None = None) -> None:
+        self._source = source
+        self._channel = f"nerve_{ledger_id.replace('-', '')}"
+        self._hints = hints_enabled() if hints is None else hints
+        self._ears = Ears(lambda: None)
+        self._local: dict[str, None] = {}
+        self._pending: dict[str, None] = {}
+        self._rung = asyncio.Event()
+        self._connection: asyncpg.Connection[Any] | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._closed = False
+
+    async def open(self) -> None:
+        """Connect at once; from now on the session is kept."""
+        if self._hints:
+            self._connection = await self._connect()
+        self._task = asyncio.get_running_loop().create_task(self._run(), name="wakeups")
+
+    def ring(self, channel: str) -> None:
+        if not self._hints or self._closed:
+            return
+        if not self._local:
+            asyncio.get_running_loop().call_soon(self._hear)
+        self._local[channel] = None
+        if len(self._pending) < PENDING_MAX:
+            self._pending[channel] = None
+        self._rung.set()
+
+    def listen(self, channel: str, callback: Listener) -> Subscription:
+        return self._ears.add(channel, callback)
+
+    def close(self) -> None:
+        self._closed = True
+        if self._task is not None:
+            self._task.cancel()
+
+    async def aclose(self) -> None:
+        """Send what is pending, and give the session back."""
+        self._closed = True
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.wait([task])
+        connection, self._connection = self._connection, None
+        if connection is None:
+            return
+        try:
+            async with asyncio.timeout(1):
+                await self._send(connection)
+                await connection.remove_listener(self._channel, self._arrived)
+            await self._source.give_back(connection)
+        except DRIVER_ERRORS:
+            await self._source.drop(connection)
+
+    def _hear(self) -> None:
+        channels, self._local = self._local, {}
+        self._ears.hear(channels)
+
+    def _arrived(self, connection: Any, pid: int, channel: str, payload: object) -> None:
+        if self._connection is not None and pid != self._connection.get_server_pid():
+            self._ears.hear(str(payload).split("\n"))
+
+    async def _run(self) -> None:
+        if not self._hints:
+            return
+        failures = 0
+        while True:
+            try:
+                if self._connection is None:
+                    self._connection = await self._connect()
+                failures = 0
+                await self._serve(self._connection)
+            except DRIVER_ERRORS as error:
+                connection, self._connection = self._connection, None
+                if connection is not None:
+                    await self._source.drop(connection)
+                failures += 1
+                _log.warning("hints have no session, scans go on", cause="wakeups", error=error)
+                await asyncio.sleep(Backoff(first_seconds=0.1, most_seconds=5.0).after(failures))
+
+    async def _connect(self) -> "asyncpg.Connection[Any]":
+        connection = await self._source.lease()
+        await connection.execute("set synchronous_commit to off")
+        connection.add_termination_listener(lambda gone: self._rung.set())
+        await connection.add_listener(self._channel, self._arrived)
+        return connection
+
+    async def _serve(self, connection: "asyncpg.Connection[Any]") -> None:
+        while True:
+            await self._rung.wait()
+            self._rung.clear()
+            if connection.is_closed():
+                raise ConnectionResetError("the session of the hints was closed")
+            await self._send(connection)
+            await asyncio.sleep(PAUSE_SECONDS)
+
+    async def _send(self, connection: "asyncpg.Connection[Any]") -> None:
+        pending, self._pending = self._pending, {}
+        for payload in _payloads(pending):
+            await connection.execute("select pg_notify($1, $2)", self._channel, payload)
+
+
+def _payloads(channels: Iterable[str]) -> list[str]:
+    payloads: list[str] = []
+    room = 0
+    for channel in channels:
+        size = len(channel.encode())
+        if payloads and size < room:
+            payloads[-1] += f"\n{channel}"
+            room -= size + 1
+        else:
+            payloads.append(channel)
+            room = PAYLOAD_BYTES - size
+    return payloads
