@@ -5,6 +5,7 @@ to the next round, whose victim takes over what was left. At the end nothing is 
 """
 
 import asyncio
+import os
 import random
 import signal
 import sqlite3
@@ -15,6 +16,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Self
+from unittest.mock import patch
 
 from chaos.points import AT_THE_END, FOUR, MEMORY, ONE, TWO, Case, also_armed, kinds_for, matches
 from nerve.common.broker.sqlite import SqliteBroker
@@ -79,11 +81,13 @@ class Campaign:
         if arrangement == MEMORY:
             given["CHAOS_BROKER"] = "memory"
         cluster = Cluster(forge, place, given)
+        ours = {name: value for name, value in given.items() if name == "NERVE_HINTS"}
         try:
-            async with Probe.open(cluster.state, place, load()) as probe:
-                campaign = cls(cluster, probe, arrangement, seed)
-                await campaign.fill()
-                yield campaign
+            with patch.dict(os.environ, ours):
+                async with Probe.open(cluster.state, place, load()) as probe:
+                    campaign = cls(cluster, probe, arrangement, seed)
+                    await campaign.fill()
+                    yield campaign
         finally:
             await cluster.close()
 
@@ -175,14 +179,14 @@ class Campaign:
             await self.send_garbage()
         elif fnmatch(case.point, "brain.give_back.*"):
             turns = await self.submit(["thinking"], note)
-            await self._seen(lambda: self._asked(turns[0]), "the model was asked")
+            await seen(lambda: self.asked(turns[0]), "the model was asked")
         elif fnmatch(case.point, "hands.cancel.*"):
             turns = await self.submit(["cancelled later"], note)
 
             async def entered() -> bool:
-                return await self._entered(turns[0]) or not victim.running
+                return await self.entered(turns[0]) or not victim.running
 
-            await self._seen(entered, "the slow tool was entered")
+            await seen(entered, "the slow tool was entered")
             await (await self.probe.runtime.get_turn(turns[0])).cancel(f"{turns[0]}-cancel")
         else:
             await self.submit([*kinds_for(case.point), *self._chance.sample(MIX, 3)], note)
@@ -208,11 +212,11 @@ class Campaign:
     async def _operator(self, case: Case) -> Node:
         await self.fill()
         turns = await self.submit(["slow"], str(case))
-        await self._seen(lambda: self._entered(turns[0]), "the slow tool was entered")
+        await seen(lambda: self.entered(turns[0]), "the slow tool was entered")
         for node in self.cluster.of(self._hands):
             await node.kill()
         await self.fill()
-        await self._seen(self.probe.any_unknown, "its outcome is UNKNOWN")
+        await seen(self.probe.any_unknown, "its outcome is UNKNOWN")
         operator = self.cluster.operator(faults=f"{case.point}=kill@{case.hit}")
         await self._died(operator, ROUND_SECONDS)
         return operator
@@ -231,7 +235,7 @@ class Campaign:
                 late = published_at > 0 and age_ms > float(EXPIRY_SECONDS) * 1000
                 return late or not victim.running
 
-            await self._seen(old, "the command is too old")
+            await seen(old, "the command is too old")
         finally:
             for node in frozen:
                 node.thaw()
@@ -266,24 +270,24 @@ class Campaign:
         for acks in (self.cluster.place / "acks").glob("*.txt"):
             self.probe.keep_file(acks, "cancelled", f"client {acks.stem}")
 
-    async def _entered(self, turn: str) -> bool:
+    async def entered(self, turn: str) -> bool:
         return f" {turn}." in _text(self.probe.world.effects)
 
-    async def _asked(self, turn: str) -> bool:
+    async def asked(self, turn: str) -> bool:
         return f" {turn}/" in _text(self.probe.world.asked)
-
-    async def _seen(
-        self, fact: Callable[[], Awaitable[bool]], what: str, seconds: float = 20.0
-    ) -> None:
-        deadline = time.monotonic() + seconds
-        while not await fact():
-            if time.monotonic() > deadline:
-                raise AssertionError(f"within {seconds:g} s: {what}")
-            await asyncio.sleep(0.005)
 
     async def _died(self, node: Node, seconds: float) -> None:
         with suppress(AssertionError):
             await node.ended(seconds)
+
+
+async def seen(fact: Callable[[], Awaitable[bool]], what: str, seconds: float = 20.0) -> None:
+    """Return once `fact()` holds; fail with `what` did not happen."""
+    deadline = time.monotonic() + seconds
+    while not await fact():
+        if time.monotonic() > deadline:
+            raise AssertionError(f"within {seconds:g} s: {what}")
+        await asyncio.sleep(0.005)
 
 
 def _text(path: Path) -> str:

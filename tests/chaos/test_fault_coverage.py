@@ -53,9 +53,7 @@ def test_every_call_of_a_port_stands_between_two_points() -> None:
 
 def test_no_exception_is_older_than_its_place() -> None:
     places = {site.place for site in sites()}
-    assert [
-        each for each in COVERED if not any(place.startswith(each) for place in places)
-    ] == []
+    assert [each for each in COVERED if not any(place.startswith(each) for place in places)] == []
 
 
 def test_every_law_has_its_points() -> None:
@@ -141,4 +139,3 @@ def _watched(call: ast.Call) -> str | None:
         if "COMMIT" in text:
             return "COMMIT"
     return None
-

@@ -79,9 +79,7 @@ async def test_forgetting_survives_a_kill(hosts: Forge, tmp_path: Path, moment: 
         assert (await campaign.finish()).violations == []
 
 
-@pytest.mark.parametrize(
-    "point", ["before_put", "before_link", "before_folder_flush", "after_put"]
-)
+@pytest.mark.parametrize("point", ["before_put", "before_link", "before_folder_flush", "after_put"])
 async def test_an_object_is_there_whole_or_not_at_all(
     hosts: Forge, tmp_path: Path, point: str
 ) -> None:

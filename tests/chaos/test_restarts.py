@@ -4,13 +4,13 @@ import asyncio
 import random
 import sqlite3
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
 
 import pytest
 
-from chaos.matrix import Campaign
+from chaos.matrix import Campaign, seen
 from chaos.points import FOUR, ONE, TWO
 from nerve.common import faults
 from nerve.hands.state.record import ATTEMPTS_MAX
@@ -19,13 +19,6 @@ from support.cluster_world import MIX
 from support.effects import Effects
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(120)]
-
-
-async def seen(fact: Callable[[], Awaitable[bool]], what: str, seconds: float = 20.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not await fact():
-        assert time.monotonic() < deadline, f"within {seconds:g} s: {what}"
-        await asyncio.sleep(0.01)
 
 
 def effects_of(campaign: Campaign) -> Effects:
@@ -99,9 +92,7 @@ async def test_a_command_that_kills_every_host_stops_after_a_bound(
         while deaths <= ATTEMPTS_MAX:
             (hands,) = campaign.cluster.of("hands")
             ended = asyncio.ensure_future(hands.ended(30))
-            settled = asyncio.ensure_future(
-                seen(campaign.probe.any_unknown, "it is given up", 30)
-            )
+            settled = asyncio.ensure_future(seen(campaign.probe.any_unknown, "it is given up", 30))
             await asyncio.wait([ended, settled], return_when=asyncio.FIRST_COMPLETED)
             for each in (ended, settled):
                 each.cancel()

@@ -106,7 +106,9 @@ async def _both(state: Path, world: World, settings: Settings) -> Opened:
         worker = _worker(backend.directory, world, settings, backend.wakeups, broker)
         stack.push_async_callback(worker.close)
         await worker.start()
-        executors = None if broker is not None else {"hands": worker.local_executor()}
+        executors: dict[str, Executor] | None = None
+        if broker is None:
+            executors = {"hands": worker.local_executor()}
         runtime = _runtime(backend, world, settings, broker=broker, executors=executors)
         stack.push_async_callback(runtime.close)
         await runtime.start()

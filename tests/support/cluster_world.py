@@ -59,6 +59,7 @@ class World:
         self.tools = Catalog(route="hands")
         self.local = Catalog(route="local")
         self._add_tools()
+        self._add_long_tools()
         self._add_awkward_tools()
 
     def agents(self) -> list[Harness]:
@@ -98,9 +99,7 @@ class World:
             return ModelAnswer(text=f"answer to {kind}")
         given = {"note": {"mark": request.key.replace("/", "~")}}
         return ModelAnswer(
-            calls=tuple(
-                ModelCall(tool=tool, arguments=given.get(tool, {})) for tool in CALLS[kind]
-            )
+            calls=tuple(ModelCall(tool=tool, arguments=given.get(tool, {})) for tool in CALLS[kind])
         )
 
     async def _steps(self, ctx: Context, input: Message) -> str:
@@ -146,6 +145,9 @@ class World:
             self.entered(ctx, "failing")
             self.effect(ctx, "failing")
             raise RuntimeError("this tool always fails")
+
+    def _add_long_tools(self) -> None:
+        tools = self.tools
 
         @tools.tool
         async def written(ctx: ToolContext) -> str:
