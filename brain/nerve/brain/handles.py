@@ -8,7 +8,7 @@ from nerve.brain.ledger import queries
 from nerve.brain.ledger.admission import Submit, submit
 from nerve.brain.ledger.cancel import Cancel, Cancelled, cancel
 from nerve.brain.ledger.sessions import Close, OpenSession, OpenThread, close, open_thread
-from nerve.brain.views import HistoryItem, RunView, StepView, ToolView, TurnItem
+from nerve.brain.views import HistoryItem, RunView, StepView, ToolView, TurnItem, local_views
 from nerve.brain.watch import EventPage, TurnResult
 from nerve.brain.why import TurnStatus, blocked_status, status
 from nerve.common.sql import Row, Tx
@@ -196,12 +196,14 @@ class Turn:
         return [StepView.of(row) for row in await self.runtime.ledger.read(query)]
 
     async def tools(self) -> Sequence[ToolView]:
-        """Every call of the Turn that left the agent: requested, completed, received, applied."""
+        """Every call of the Turn: requested, completed, received, applied; local ones have no execution."""
 
-        async def query(tx: Tx) -> Sequence[Row]:
-            return await queries.intents(tx, self.id)
+        async def query(tx: Tx) -> tuple[Sequence[Row], Sequence[Row]]:
+            remote = await queries.intents(tx, self.id)
+            return remote, await queries.local_calls(tx, self.id, self.thread.id)
 
-        return [ToolView.of(row) for row in await self.runtime.ledger.read(query)]
+        remote, local = await self.runtime.ledger.read(query)
+        return [*map(ToolView.of, remote), *local_views(local)]
 
 
 async def admit(

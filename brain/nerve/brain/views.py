@@ -1,5 +1,6 @@
 """What a reader of the ledger gets to see: plain values without private state."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -11,6 +12,8 @@ from nerve.common.sql import Row
 from nerve.protocol.content import Message
 from nerve.protocol.execution import Effect, ExecutionResult, ExecutionState, told
 from nerve.protocol.identity import run_id, step_id
+
+LOCAL = "local"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +117,10 @@ class StepView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolView:
-    """One call: completed on Hands, received by Brain and applied by the agent are different times."""
+    """One call: completed on Hands, received by Brain and applied by the agent are different times.
+
+    `execution` is empty for a call that ran inside a Step of the Brain.
+    """
 
     execution: str
     call_id: str
@@ -162,3 +168,38 @@ class ToolView:
             applied_at=row["applied_at"],
             cancel_requested_at=row["cancel_requested_at"],
         )
+
+
+def local_views(receipts: Sequence[Row]) -> list[ToolView]:
+    """Calls that ran inside Steps, by their receipts: one when each started, one when it ended."""
+    calls: dict[str, dict[str, Row]] = {}
+    for row in receipts:
+        call, _, what = row["key"].removeprefix("tool:").rpartition(":")
+        calls.setdefault(call, {})[what] = row
+    return [_local(call, rows.get("started"), rows.get("ended")) for call, rows in calls.items()]
+
+
+def _local(call: str, started: Row | None, ended: Row | None) -> ToolView:
+    first, last = started or ended, ended
+    assert first is not None
+    kept = orjson.loads((last or first)["body"])
+    return ToolView(
+        execution="",
+        call_id=call,
+        tool=kept["tool"],
+        route=LOCAL,
+        arguments=kept["arguments"],
+        outcome=kept.get("state", ExecutionState.STARTED.value),
+        effect=Effect(kept.get("effect", Effect.UNCONFIRMED.value)),
+        attempt=1,
+        text=kept.get("text"),
+        reason=None,
+        origin_step=first["step"],
+        applied_step=None if last is None else last["applied_step"],
+        requested_at=first["created_at"],
+        admitted_at=None if started is None else started["created_at"],
+        completed_at=None if last is None else last["created_at"],
+        received_at=None if last is None else last["created_at"],
+        applied_at=None if last is None else last["applied_at"],
+        cancel_requested_at=None,
+    )

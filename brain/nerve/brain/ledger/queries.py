@@ -46,6 +46,12 @@ RECEIPTS = sql(
     "select key, step, input_tokens, output_tokens, attempts, created_at from receipt"
     " where turn = :turn order by created_at, key"
 )
+LOCAL_CALLS = sql(
+    "select r.key, r.step, r.body, r.created_at, j.step as applied_step, j.created_at as applied_at"
+    " from receipt r left join journal j on j.thread = :thread and j.position = (select min(position)"
+    " from journal where thread = :thread and turn = :turn and created_at >= r.created_at)"
+    " where r.turn = :turn and r.key like 'tool:%' order by r.created_at, r.key"
+)
 HANDS_LEDGERS = sql("select route, id, epoch, position from hands_ledger")
 LIVE_HOSTS = sql("select id, role, pid, offers from host where state = 'LIVE' and role = :role")
 OBSERVATIONS = sql("select * from observation where execution = :execution order by id limit 100")
@@ -118,6 +124,11 @@ async def history(tx: Tx, thread: str, *, after: int, limit: int) -> Sequence[Ro
 
 async def receipts(tx: Tx, turn: str) -> Sequence[Row]:
     return await tx.all(RECEIPTS, turn=turn)
+
+
+async def local_calls(tx: Tx, turn: str, thread: str) -> Sequence[Row]:
+    """The receipts of calls that ran inside Steps, and the checkpoint that followed each."""
+    return await tx.all(LOCAL_CALLS, turn=turn, thread=thread)
 
 
 async def live_hosts(tx: Tx, role: str) -> Sequence[Row]:

@@ -21,6 +21,7 @@ from nerve.brain.ledger.step_unit import (
 )
 from nerve.brain.schedule import outcome as made
 from nerve.brain.schedule.frames import Frames
+from nerve.brain.schedule.local_calls import told_of
 from nerve.brain.schedule.run_host import Emit, RunHost
 from nerve.brain.state.recovery import Exhausted, RecoveryPolicy, after_failure
 from nerve.brain.state.turn import Settle, settled_as
@@ -210,9 +211,11 @@ class Invocation:
         )
 
     async def _commit_receipt(self, receipt: NewReceipt) -> None:
+        at = self._place("RECEIPT")
         unit = Advance(
-            at=self._place("RECEIPT"),
+            at=at,
             next=Next.CONTINUE,
+            public=told_of(at, receipt),
             now=self._office.clock.now_ms(),
             receipts=[receipt],
             calls=self.claimed.calls,
