@@ -31,7 +31,7 @@ from nerve.common.clock import Clock
 from nerve.common.logs import get_log
 from nerve.common.outbox import Relay
 from nerve.common.sql import Ledger
-from nerve.protocol.errors import Damaged, Fenced, NerveError
+from nerve.protocol.errors import Damaged, Fenced, NerveError, Unavailable, WrongLedger
 from nerve.protocol.values import printable
 
 _log = get_log("nerve.brain.invocation")
@@ -72,6 +72,14 @@ class Office:
     first_inquiry_ms: int
 
 
+class NotCommitted(BaseException):
+    """The ledger could not take a Step: no fault of the Turn, and nothing that an agent may catch."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
 class CancelFirst(BaseException):
     """The Turn was cancelled while its Run went on: nothing of this step was committed."""
 
@@ -97,6 +105,12 @@ class Invocation:
 
     async def run(self) -> Verdict:
         """Raises nothing that belongs to the Turn; an error out of here is the ledger's."""
+        try:
+            return await self._run()
+        except NotCommitted as lost:
+            raise lost.error from None
+
+    async def _run(self) -> Verdict:
         claimed = self.claimed
         try:
             frame = await self._office.frames.load(claimed)
@@ -159,10 +173,16 @@ class Invocation:
         return verdict
 
     async def _advance(self, unit: Advance) -> Verdict:
-        verdict = await self._office.ledger.commit(advance, unit)
+        verdict = await self._committed(unit)
         ends = unit.next in (Next.FINISH, Next.FAIL, Next.SETTLED)
         self.ended = ends and verdict in (Verdict.COMMITTED, Verdict.READY)
         return verdict
+
+    async def _committed(self, unit: Advance) -> Verdict:
+        try:
+            return await self._office.ledger.commit(advance, unit)
+        except (Unavailable, WrongLedger, faults.InjectedFault) as error:
+            raise NotCommitted(error) from error
 
     def _unit(self, outcome: Parked | Finished | Failed, checkpoint: NewCheckpoint) -> Advance:
         claimed, now = self.claimed, self._office.clock.now_ms()
@@ -221,7 +241,7 @@ class Invocation:
             calls=self.claimed.calls,
             said=self.claimed.said,
         )
-        verdict = await self._office.ledger.commit(advance, unit)
+        verdict = await self._committed(unit)
         if verdict is Verdict.CANCEL_FIRST:
             raise CancelFirst
         if verdict is Verdict.FENCED:
@@ -310,7 +330,7 @@ class Invocation:
             retry=retry,
             public=[self._recovery(policy, retry)],
         )
-        committed = await self._office.ledger.commit(advance, unit)
+        committed = await self._committed(unit)
         if committed is Verdict.CANCEL_FIRST:
             return await self._settle(frame, Settle.CANCELLED, phase="ADVANCE")
         return Verdict.COMMITTED if committed is Verdict.READY else committed

@@ -9,7 +9,6 @@ from nerve.brain.ledger.step_unit import Verdict
 from nerve.brain.schedule.invocation import Invocation, Office
 from nerve.brain.schedule.registry import Registry
 from nerve.common.logs import get_log
-from nerve.protocol.errors import NerveError
 
 _log = get_log("nerve.brain.scheduler")
 
@@ -131,10 +130,14 @@ class Scheduler:
         if running:
             await asyncio.wait([each.task for each in running])
         for each in running:
-            try:
-                await each.invocation.hand_over("its host stopped")
-            except NerveError as error:
-                _log.warning("a Thread could not be handed over", cause="hand_over", error=error)
+            await self._give_back(each.invocation, "its host stopped")
+
+    async def _give_back(self, invocation: Invocation, reason: str) -> None:
+        """What cannot be given back now is found by a scan."""
+        try:
+            await invocation.hand_over(reason)
+        except Exception as error:
+            _log.warning("a Thread could not be handed over", cause="hand_over", error=error)
 
     async def _drive(self, invocation: Invocation) -> None:
         claimed = invocation.claimed
@@ -143,11 +146,12 @@ class Scheduler:
             verdict = await invocation.run()
         except Exception as error:
             _log.error(
-                "a Run could not be committed; a scan takes the Thread up again",
+                "a Step could not be committed; the Thread is given back",
                 turn=claimed.turn,
                 cause="run",
                 error=error,
             )
+            await self._give_back(invocation, "a Step of it could not be committed")
         finally:
             running = self._running.get(claimed.thread)
             if running is not None and running.invocation is invocation:
