@@ -49,6 +49,7 @@ class FakeHands:
         self.commands: list[StartCommand] = []
         self.raws: list[bytes] = []
         self.controls: list[Any] = []
+        self.answered: set[str] = set()
         self.failing: Exception | None = None
         self.sinks: list[UpdateSink] = []
         self.cells: list[str] = []
@@ -62,11 +63,11 @@ class FakeHands:
         for raw in envelopes:
             body = open_envelope(raw).body
             assert isinstance(body, StartCommand)
-            fresh = body.execution not in self.executions
             self.commands.append(body)
             self.raws.append(raw)
-            if fresh and self.auto is not None:
+            if self.auto is not None and body.execution not in self.answered:
                 await self.succeed(body.execution, self.auto(body))
+                self.answered.add(body.execution)
 
     async def control(self, envelopes: Sequence[bytes]) -> None:
         self._refuse()
