@@ -44,6 +44,7 @@ def metadata() -> sa.MetaData:
     _turns(tables)
     _runs(tables)
     _intents(tables)
+    _hands(tables)
     _public(tables)
     return tables
 
@@ -287,6 +288,10 @@ def _intents(tables: sa.MetaData) -> None:
         intent.c.applied_at,
         where="state = 'APPLIED' and settled = 0 and kind = 'remote'",
     )
+
+
+def _hands(tables: sa.MetaData) -> None:
+    """What is known of the other side beside its answers."""
     sa.Table(
         "hands_ledger",
         tables,

@@ -37,6 +37,11 @@ class InboxState(StrEnum):
 
 def add_common_tables(metadata: sa.MetaData) -> None:
     """meta, writer, host, heartbeat, outbox, inbox and refused, as both sides hold them."""
+    _add_owners(metadata)
+    _add_mail(metadata)
+
+
+def _add_owners(metadata: sa.MetaData) -> None:
     sa.Table(
         "meta",
         metadata,
@@ -70,6 +75,9 @@ def add_common_tables(metadata: sa.MetaData) -> None:
         sa.Column("host", sa.Text, primary_key=True),
         sa.Column("counter", sa.BigInteger, nullable=False),
     )
+
+
+def _add_mail(metadata: sa.MetaData) -> None:
     sa.Table(
         "outbox",
         metadata,
