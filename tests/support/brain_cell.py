@@ -167,31 +167,34 @@ def write(runtime: DurableRuntime | SessionBackend, text: str) -> None:
     connection.close()
 
 
-def poison(runtime: DurableRuntime, execution: str) -> None:
+async def poison(runtime: DurableRuntime, execution: str) -> None:
     """The ledger itself refuses the result of one execution."""
     bad = f"new.execution = '{execution}' and new.state = 'RECEIVED'"
     if isinstance(runtime.ledger, SqliteLedger):
-        write(
+        await asyncio.to_thread(
+            write,
             runtime,
             f"create trigger poison before update on intent when {bad}"
             " begin select raise(abort, 'poison'); end",
         )
         return
-    write(
+    await asyncio.to_thread(
+        write,
         runtime,
         "create function poison() returns trigger language plpgsql as"
         " $$ begin raise exception 'poison'; end $$",
     )
-    write(
+    await asyncio.to_thread(
+        write,
         runtime,
         f"create trigger poison before update on intent for each row when ({bad})"
         " execute function poison()",
     )
 
 
-def heal(runtime: DurableRuntime) -> None:
+async def heal(runtime: DurableRuntime) -> None:
     on = "" if isinstance(runtime.ledger, SqliteLedger) else " on intent"
-    write(runtime, f"drop trigger poison{on}")
+    await asyncio.to_thread(write, runtime, f"drop trigger poison{on}")
 
 
 class Gate:

@@ -31,6 +31,13 @@ class Settings:
     broker: Annotated[
         str, About("address of the message broker (amqp://...); empty: the directory's own")
     ] = ""
+    database: Annotated[
+        str, About("address of a PostgreSQL ledger (postgresql://...); empty: the directory's file")
+    ] = ""
+    database_file: Annotated[str, About("file that holds the address of the ledger")] = ""
+    database_schema: Annotated[
+        str, About("PostgreSQL schema of the ledger's tables; empty: the first of the search path")
+    ] = ""
     log_level: Annotated[str, About("lowest level that is logged")] = "INFO"
     log_json: Annotated[bool, About("log one JSON object a line")] = False
     hints: Annotated[
@@ -188,7 +195,20 @@ def _checked(settings: Settings) -> Settings:
         raise ValueError(
             "NERVE_ENVELOPE_INLINE_BYTES_MAX is larger than NERVE_ENVELOPE_BYTES_MAX; lower it"
         )
-    return settings
+    return _with_address(settings)
+
+
+def _with_address(settings: Settings) -> Settings:
+    """Secrets may come from a file, as container engines hand them over."""
+    if settings.database or not settings.database_file:
+        return settings
+    try:
+        with open(settings.database_file, encoding="utf-8") as file:
+            return dataclasses.replace(settings, database=file.read().strip())
+    except OSError as error:
+        raise ValueError(
+            f"NERVE_DATABASE_FILE={settings.database_file}: {error.strerror or error}"
+        ) from None
 
 
 def _first_problem(errors: list[Any]) -> str:

@@ -9,12 +9,13 @@ from typing import final
 
 from nerve.brain.handles import Turn
 from nerve.brain.ledger import queries
-from nerve.brain.ledger.backend import LocalBackend
+from nerve.brain.ledger.backend import LocalBackend, SessionBackend
 from nerve.brain.ledger.definitions import AGENTS
 from nerve.brain.runtime import DurableRuntime
 from nerve.common.place import MARKER, StateDirectory
 from nerve.common.settings import Settings
 from nerve.common.sql import Row, Tx
+from nerve.deploy.databases import address_of, brain_backend
 from nerve.protocol.errors import BadInput, NotFound, UnknownTurn
 
 BRAIN = "brain"
@@ -26,8 +27,10 @@ DEFAULT_DIRECTORY = ".nerve"
 class Client:
     """An API-only host: it admits work and reads, and runs no agent."""
 
-    directory: StateDirectory
-    backend: LocalBackend
+    where: str
+    directory: StateDirectory | None
+    """None where the ledger is in a database: what is beside it is not known here."""
+    backend: SessionBackend
     runtime: DurableRuntime
 
     async def turn(self, prefix: str) -> Turn:
@@ -61,7 +64,7 @@ class Client:
         near = difflib.get_close_matches(prefix, turns, n=1, cutoff=0.8)
         step = f"Did you mean {near[0]}?" if near else "`nerve ls` lists those there are"
         return UnknownTurn(
-            f"there is no Turn {prefix} in {self.directory.path}", where="TURN", next_step=step
+            f"there is no Turn {prefix} in {self.where}", where="TURN", next_step=step
         )
 
     async def agents(self) -> list[str]:
@@ -81,6 +84,14 @@ async def client(directory: Path, settings: Settings) -> AsyncGenerator[Client]:
         NotFound: there is no state; names the nearest directory that has one.
         WrongLedger, Damaged, SchemaTooNew, LedgerUnavailable.
     """
+    if settings.database:
+        async with (
+            await brain_backend(settings, None, create=False) as remote,
+            DurableRuntime(remote, settings=settings) as runtime,
+        ):
+            where = str(address_of(settings))
+            yield Client(where=where, directory=None, backend=remote, runtime=runtime)
+        return
     place = existing(directory)
     if BRAIN not in place.ledgers:
         raise _no_brain(place)
@@ -88,7 +99,7 @@ async def client(directory: Path, settings: Settings) -> AsyncGenerator[Client]:
         LocalBackend.open(directory, create=False) as backend,
         DurableRuntime(backend, settings=settings) as runtime,
     ):
-        yield Client(directory=place, backend=backend, runtime=runtime)
+        yield Client(where=str(place.path), directory=place, backend=backend, runtime=runtime)
 
 
 def existing(directory: Path) -> StateDirectory:

@@ -36,6 +36,17 @@ BrokerUrl = Annotated[
         help="amqp://... ; without it the directory's own broker. Secrets belong in NERVE_BROKER.",
     ),
 ]
+DatabaseUrl = Annotated[
+    str | None,
+    typer.Option(
+        "--database",
+        envvar="NERVE_DATABASE",
+        metavar="URL",
+        show_envvar=True,
+        help="postgresql://... ; without it the directory's own files. Secrets belong in"
+        " NERVE_DATABASE or NERVE_DATABASE_FILE.",
+    ),
+]
 Timeout = Annotated[
     float | None, typer.Option(min=0, help="Stop waiting after so many seconds; cancels nothing.")
 ]
@@ -78,6 +89,7 @@ def _watch(work: Coroutine[Any, Any, int]) -> None:
 def brain(
     file: AppFile,
     directory: Directory = STATE,
+    database: DatabaseUrl = None,
     metrics: Metrics = None,
     fresh: Annotated[
         bool, typer.Option(help="Let unfinished Turns go on with changed tools.")
@@ -94,7 +106,7 @@ def brain(
             load(file),
             directory,
             console=_console(json_lines),
-            settings=_settings(broker=broker),
+            settings=_settings(broker=broker, database=database),
             metrics=metrics,
             fresh=fresh,
         )
@@ -106,6 +118,7 @@ def hands(
     file: AppFile,
     route: Annotated[str | None, typer.Option(help="Whose tools to run; the only one.")] = None,
     directory: Directory = STATE,
+    database: DatabaseUrl = None,
     slots: Annotated[int | None, typer.Option(min=1, help="Tools that run at once.")] = None,
     metrics: Metrics = None,
     broker: BrokerUrl = None,
@@ -120,7 +133,7 @@ def hands(
             load(file),
             directory,
             console=_console(json_lines),
-            settings=_settings(broker=broker),
+            settings=_settings(broker=broker, database=database),
             route=route,
             slots=slots,
             metrics=metrics,
@@ -146,6 +159,7 @@ def submit(
     wait: Annotated[bool, typer.Option("--wait", help="Show progress until it has ended.")] = False,
     timeout: Timeout = None,
     directory: Directory = STATE,
+    database: DatabaseUrl = None,
     json_lines: Json = False,
 ) -> None:
     """Give an agent a task. After it returns, the task is durable."""
@@ -157,7 +171,7 @@ def submit(
             text,
             directory=directory,
             console=_console(json_lines),
-            settings=_settings(),
+            settings=_settings(database=database),
             request_id=request_id,
             session=session,
             thread=thread,
@@ -174,28 +188,47 @@ def ls(
     unfinished: Annotated[bool, typer.Option("--unfinished", help="Only those not ended.")] = False,
     limit: Annotated[int, typer.Option(min=1, max=1000, help="The newest so many.")] = 100,
     directory: Directory = STATE,
+    database: DatabaseUrl = None,
     json_lines: Json = False,
 ) -> None:
     """List Turns, the newest first."""
     from nerve.deploy.show import ls as work
 
-    _run(work(directory, _console(json_lines), _settings(), unfinished=unfinished, limit=limit))
+    _run(
+        work(
+            directory,
+            _console(json_lines),
+            _settings(database=database),
+            unfinished=unfinished,
+            limit=limit,
+        )
+    )
 
 
 @app.command()
-def show(turn: TurnId, directory: Directory = STATE, json_lines: Json = False) -> None:
+def show(
+    turn: TurnId,
+    directory: Directory = STATE,
+    database: DatabaseUrl = None,
+    json_lines: Json = False,
+) -> None:
     """A Turn's Runs, Steps, model answers and tool calls in time."""
     from nerve.deploy.show import show as work
 
-    _run(work(turn, directory, _console(json_lines), _settings()))
+    _run(work(turn, directory, _console(json_lines), _settings(database=database)))
 
 
 @app.command()
-def why(turn: TurnId, directory: Directory = STATE, json_lines: Json = False) -> None:
+def why(
+    turn: TurnId,
+    directory: Directory = STATE,
+    database: DatabaseUrl = None,
+    json_lines: Json = False,
+) -> None:
     """What a Turn waits for, in plain words."""
     from nerve.deploy.show import why as work
 
-    _run(work(turn, directory, _console(json_lines), _settings()))
+    _run(work(turn, directory, _console(json_lines), _settings(database=database)))
 
 
 @app.command()
@@ -204,12 +237,22 @@ def tail(
     after: Annotated[str | None, typer.Option(help="Only events after this cursor.")] = None,
     follow: Annotated[bool, typer.Option(help="Go on as new ones are committed.")] = True,
     directory: Directory = STATE,
+    database: DatabaseUrl = None,
     json_lines: Json = False,
 ) -> None:
     """Public events as they are committed."""
     from nerve.deploy.show import tail as work
 
-    _watch(work(what, directory, _console(json_lines), _settings(), after=after, follow=follow))
+    _watch(
+        work(
+            what,
+            directory,
+            _console(json_lines),
+            _settings(database=database),
+            after=after,
+            follow=follow,
+        )
+    )
 
 
 @app.command()
@@ -219,6 +262,7 @@ def cancel(
     wait: Annotated[bool, typer.Option("--wait", help="Until it has ended.")] = False,
     timeout: Timeout = None,
     directory: Directory = STATE,
+    database: DatabaseUrl = None,
     json_lines: Json = False,
 ) -> None:
     """Ask for a Turn's end: at once where it is queued, else when its tools have ended."""
@@ -229,7 +273,7 @@ def cancel(
             turn,
             directory,
             _console(json_lines),
-            _settings(),
+            _settings(database=database),
             request_id=request_id,
             wait=wait,
             timeout=timeout,
@@ -313,13 +357,14 @@ def reconcile(
         bool, typer.Option("--process-gone", help="I verified that its old process is gone.")
     ] = False,
     directory: Directory = STATE,
+    database: DatabaseUrl = None,
     json_lines: Json = False,
 ) -> None:
     """List UNKNOWN outcomes, or settle one with evidence; nothing is run again."""
     from nerve.deploy.reconcile import Verdict, list_unknown, verdict_state
     from nerve.deploy.reconcile import reconcile as work
 
-    console, settings = _console(json_lines), _settings()
+    console, settings = _console(json_lines), _settings(database=database)
     if execution is None:
         _run(list_unknown(directory, console, settings))
     verdict = Verdict(
@@ -343,6 +388,7 @@ def doctor(
         str | None, typer.Option(metavar="LEDGER", help="A ledger is lost: a new one may be made.")
     ] = None,
     directory: Directory = STATE,
+    database: DatabaseUrl = None,
     json_lines: Json = False,
 ) -> None:
     """Show what is here and in force, what is wrong, and what mends it."""
@@ -353,7 +399,40 @@ def doctor(
         raise typer.Exit(room.adopt_directory(directory, adopt, console))
     if forget is not None:
         _run(room.forget_ledger(directory, forget, console))
-    _run(room.doctor(directory, console, _settings()))
+    _run(room.doctor(directory, console, _settings(database=database)))
+
+
+migrations = typer.Typer(help="The schema of the ledgers.", no_args_is_help=True)
+app.add_typer(migrations, name="migrate")
+Room = Annotated[
+    str | None, typer.Option("--room", help="brain or hands: what an empty database will hold.")
+]
+
+
+@migrations.command("status")
+def migrate_status(
+    room: Room = None,
+    directory: Directory = STATE,
+    database: DatabaseUrl = None,
+    json_lines: Json = False,
+) -> None:
+    """Which schema each ledger has, and which one this build writes."""
+    from nerve.deploy.migrate import status
+
+    _run(status(directory, room, _console(json_lines), _settings(database=database)))
+
+
+@migrations.command("up")
+def migrate_up(
+    room: Room = None,
+    directory: Directory = STATE,
+    database: DatabaseUrl = None,
+    json_lines: Json = False,
+) -> None:
+    """Make or upgrade the ledgers; what is current stays as it is."""
+    from nerve.deploy.migrate import up
+
+    _run(up(directory, room, _console(json_lines), _settings(database=database)))
 
 
 @app.command()

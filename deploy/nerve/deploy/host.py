@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import final
 
 from nerve.brain.harness import Harness
-from nerve.brain.ledger.backend import LocalBackend
+from nerve.brain.ledger.backend import LocalBackend, SessionBackend
 from nerve.brain.runtime import DurableRuntime
 from nerve.common.broker.port import Broker
 from nerve.common.broker.sqlite import SqliteBroker
@@ -21,6 +21,7 @@ from nerve.common.place import StateDirectory
 from nerve.common.settings import Settings
 from nerve.common.wakeups import Doorbell, Wakeups
 from nerve.deploy.addresses import broker_at
+from nerve.deploy.databases import brain_backend, hands_storage
 from nerve.deploy.measured import MeasuredBroker
 from nerve.deploy.occupancy import occupied
 from nerve.hands.worker import WorkerRuntime
@@ -34,7 +35,7 @@ class Host:
 
     directory: StateDirectory
     clock: Clock
-    backend: LocalBackend | None = None
+    backend: SessionBackend | None = None
     runtime: DurableRuntime | None = None
     workers: dict[str, WorkerRuntime] = field(default_factory=dict[str, WorkerRuntime])
     broker: Broker | None = None
@@ -71,10 +72,9 @@ async def brain_host(
     settings, clock = settings or Settings(), clock or SystemClock()
     async with AsyncExitStack() as stack:
         metrics = Metrics()
-        backend = await _backend(directory, settings, clock, metrics)
-        stack.push_async_callback(backend.close)
-        stack.enter_context(occupied(backend.directory, alone=False))
-        broker = _broker(backend.directory.path, backend.wakeups, settings, clock)
+        place, backend, wakeups = await _opened(stack, directory, settings, clock, metrics)
+        stack.enter_context(occupied(place, alone=False))
+        broker = _broker(place.path, wakeups, settings, clock)
         stack.push_async_callback(broker.close)
         runtime = DurableRuntime(
             backend,
@@ -86,7 +86,7 @@ async def brain_host(
         stack.push_async_callback(runtime.close)
         await runtime.start()
         yield Host(
-            directory=backend.directory,
+            directory=place,
             clock=clock,
             backend=backend,
             runtime=runtime,
@@ -117,14 +117,14 @@ async def hands_host(
         stack.push_async_callback(broker.close)
         metrics = Metrics()
         worker = WorkerRuntime(
-            place,
+            hands_storage(settings) if settings.database else place,
             catalog,
             route=route,
             slots=slots,
             broker=MeasuredBroker(broker, metrics, "hands", clock),
             clock=clock,
             settings=settings,
-            wakeups=wakeups,
+            wakeups=None if settings.database else wakeups,
         )
         stack.push_async_callback(worker.close)
         await worker.start()
@@ -197,6 +197,26 @@ def function_routes(catalog: Catalog) -> list[str]:
 def offered(agents: Iterable[Harness]) -> Mapping[str, str]:
     """Names and versions, for people."""
     return {each.definition.agent: each.definition.version for each in agents}
+
+
+async def _opened(
+    stack: AsyncExitStack,
+    directory: Path | str,
+    settings: Settings,
+    clock: Clock,
+    metrics: Metrics,
+) -> tuple[StateDirectory, SessionBackend, Wakeups]:
+    """The place, the Brain's ledger (there or in a database) and the bells of the directory."""
+    if not settings.database:
+        local = await _backend(directory, settings, clock, metrics)
+        stack.push_async_callback(local.close)
+        return local.directory, local, local.wakeups
+    place = StateDirectory.open(Path(directory), create=True)
+    backend = await brain_backend(settings, place, create=True, clock=clock)
+    stack.push_async_callback(backend.close)
+    bells = Doorbell.open(place.path)
+    stack.callback(bells.close)
+    return place, backend, bells
 
 
 async def _backend(

@@ -41,7 +41,7 @@ class Scrapes:
         names = [f"hands-{route}" for route in host.workers]
         if host.backend is not None:
             names.append("brain")
-        yield from held(host.directory, names)
+        yield from held(host.directory, [n for n in names if n in host.directory.ledgers])
 
     @classmethod
     @contextmanager

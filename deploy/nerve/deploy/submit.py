@@ -148,7 +148,7 @@ async def unknown_agent(at: Client, agent: str, error: UnknownAgent) -> UnknownA
     near = difflib.get_close_matches(agent, known, n=1, cutoff=0.5)
     step = f"Did you mean {near[0]}?" if near else error.next_step
     return UnknownAgent(
-        f"no host of {at.directory.path} has offered an agent {agent}",
+        f"no host of {at.where} has offered an agent {agent}",
         where="AGENT",
         next_step=step,
         details={"known": known},
@@ -176,7 +176,7 @@ async def _until_there_is_a_brain(
 
 
 async def _offers_anything(directory: Path, settings: Settings) -> bool:
-    if not has_marker(directory) or not has_brain(directory):
+    if not settings.database and (not has_marker(directory) or not has_brain(directory)):
         return False
     async with client(directory, settings) as at:
         return bool(await at.agents())

@@ -101,7 +101,7 @@ async def obstacles(at: Client, status: TurnStatus) -> list[tuple[str, str]]:
     ]
     routes = {each.route for each in status.executions if each.outcome != "UNKNOWN" and each.route}
     for route in sorted(routes - {"local"}):
-        if not hands_of(at.directory, route):
+        if at.directory is not None and not hands_of(at.directory, route):
             found.append(
                 (
                     "NO_HANDS",
@@ -123,6 +123,9 @@ def _explained(status: TurnStatus) -> list[tuple[Reason, str]]:
 
 
 async def _missing_brain(at: Client, status: TurnStatus) -> str:
+    if at.directory is None:
+        return ""
+
     async def query(tx: Tx) -> Row:
         return await turn_row(tx, status.turn)
 

@@ -211,13 +211,13 @@ async def test_a_poisonous_update_is_quarantined_and_the_next_question_heals(cel
     first = await (await session.open_thread("a")).submit("r1", "x")
     second = await (await session.open_thread("b")).submit("r2", "x")
     bad, good = await hands.asked(2)
-    poison(runtime, bad)
+    await poison(runtime, bad)
     await hands.send(hands.update(bad), hands.update(good))
     done, stuck = (first, second) if good.startswith(first.id) else (second, first)
     assert (await soon(done.result())).text == "done"
     (row,) = await rows(runtime, INBOX)
     assert (row["execution"], row["state"]) == (bad, "QUARANTINED")
-    heal(runtime)
+    await heal(runtime)
     await until(lambda: hands.controls_of(RouteQuery), "Brain asks for the present state")
     await hands.send(hands.update(bad, snapshot=True))
     assert (await soon(stuck.result())).text == "done"

@@ -9,6 +9,7 @@ from nerve.brain.ledger.events import NewEvent
 from nerve.brain.ledger.sessions import FIND as FIND_SESSION
 from nerve.brain.ledger.sessions import (
     FIND_THREAD,
+    LOCK,
     OpenSession,
     closed,
     open_session,
@@ -112,11 +113,19 @@ class Submitted:
     ready: str | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _End:
+    """Where a Thread's queue ends, and whether it is empty."""
+
+    definition: str
+    idle: bool
+    ordinal: int
+
+
 @law("brain.submit", keys=lambda unit: (unit.thread.session_key.id,))
 async def submit(tx: Tx, unit: Submit) -> Submitted:
     """Admit a Turn at the end of its Thread's queue."""
-    if unit.opening is not None:
-        await open_session.apply(tx, unit.opening)
+    made = None if unit.opening is None else await open_session.apply(tx, unit.opening)
     session = unit.thread.session_key.id
     thread = unit.thread.id
     request = Request(
@@ -126,19 +135,14 @@ async def submit(tx: Tx, unit: Submit) -> Submitted:
         target=thread,
         digest=unit.digest,
     )
-    known = await find_request(tx, request)
-    if known is not None:
-        assert known[0] is not None
-        return Submitted(turn=known[0], known=True)
-    row = await tx.one(FIND_THREAD, id=thread)
-    if row is None:
-        if await tx.one(FIND_SESSION, id=session) is None:
-            raise unknown_session(session)
-        raise unknown_thread(thread)
-    if row["state"] != "OPEN":
-        raise closed(f"thread {thread}")
-    idle = row["phase"] == "IDLE"
-    if idle:
+    end = _End(definition=made, idle=True, ordinal=1) if made is not None else None
+    if end is None:
+        known = await find_request(tx, request)
+        if known is not None:
+            assert known[0] is not None
+            return Submitted(turn=known[0], known=True)
+        end = await _end_of(tx, session, thread)
+    if end.idle:
         await tx.run(NEXT_AS_HEAD, id=thread, turn=unit.turn, now=unit.now)
     else:
         await tx.run(NEXT, id=thread)
@@ -147,7 +151,7 @@ async def submit(tx: Tx, unit: Submit) -> Submitted:
         id=unit.turn,
         session=session,
         thread=thread,
-        ordinal=row["next_ordinal"],
+        ordinal=end.ordinal,
         request_id=unit.request_id,
         input=orjson.dumps(unit.content.to_json()).decode(),
         now=unit.now,
@@ -164,4 +168,17 @@ async def submit(tx: Tx, unit: Submit) -> Submitted:
         type="turn.queued", thread=thread, turn=unit.turn, body={"request_id": unit.request_id}
     )
     await events.append(tx, session, [queued, said], now=unit.now)
-    return Submitted(turn=unit.turn, known=False, ready=row["definition"] if idle else None)
+    return Submitted(turn=unit.turn, known=False, ready=end.definition if end.idle else None)
+
+
+async def _end_of(tx: Tx, session: str, thread: str) -> _End:
+    row = await tx.one(FIND_THREAD, id=thread)
+    if row is None:
+        if await tx.one(FIND_SESSION, id=session) is None:
+            raise unknown_session(session)
+        raise unknown_thread(thread)
+    if row["state"] != "OPEN":
+        raise closed(f"thread {thread}")
+    return _End(
+        definition=row["definition"], idle=row["phase"] == "IDLE", ordinal=row["next_ordinal"]
+    )

@@ -79,17 +79,18 @@ class LockstepTx:
         self._postponed = postponed
 
     async def run(self, statement: Statement, /, **parameters: Value) -> int:
-        self._step.wrote = True
-        return cast(int, await Request(Kind.RUN, statement, (statement.arguments(parameters),)))
+        count = await Request(Kind.RUN, statement, (statement.arguments(parameters),))
+        self._step.wrote = self._step.wrote or bool(count)
+        return cast(int, count)
 
     async def one(self, statement: Statement, /, **parameters: Value) -> Row | None:
         rows = await self.all(statement, **parameters)
         return rows[0] if rows else None
 
     async def all(self, statement: Statement, /, **parameters: Value) -> Sequence[Row]:
-        if not statement.reads:
-            self._step.wrote = True
         rows = await Request(Kind.ROWS, statement, (statement.arguments(parameters),))
+        if rows and not statement.reads:
+            self._step.wrote = True
         return cast("Sequence[Row]", rows)
 
     async def many(self, statement: Statement, rows: Sequence[Mapping[str, Value]], /) -> None:

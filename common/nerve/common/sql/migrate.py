@@ -92,6 +92,11 @@ def prepare(path: Path, schema: Schema, *, create: bool, now: int) -> LedgerIden
     return meta.identity
 
 
+def look(path: Path) -> Meta | None:
+    """What the file says of itself; None: no ledger yet. Raises Damaged, LedgerUnavailable."""
+    return _read(path) if path.exists() else None
+
+
 def _refuse_empty(path: Path) -> Meta:
     raise WrongLedger(
         f"{path} holds no ledger",

@@ -6,7 +6,8 @@ locked by an earlier statement. Reads of one statement need no transaction; othe
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from time import perf_counter
 from types import CodeType
 from typing import Any, TypeVar
@@ -266,7 +267,7 @@ async def open_postgres(
     source = source_of(given, schema=name)
     check_room(source, lanes + readers + also_needed)
     now = clock.now_ms()
-    try:
+    async with reached():
         identity = await prepare(source, schema, create=create, now=now)
         ledger = PostgresLedger(
             identity,
@@ -281,6 +282,13 @@ async def open_postgres(
         except BaseException:
             await ledger.close()
             raise
-    except DRIVER_ERRORS as error:
-        raise unavailable(error, doing="open") from error
     return ledger
+
+
+@asynccontextmanager
+async def reached() -> AsyncGenerator[None]:
+    """An error of the driver inside becomes one of ours, without any secret."""
+    try:
+        yield
+    except DRIVER_ERRORS as error:
+        raise unavailable(error, doing="open") from None

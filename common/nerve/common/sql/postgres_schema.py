@@ -4,7 +4,6 @@ All of it happens under one advisory lock. A fresh ledger is made from the table
 through the numbered Alembic scripts, in one transaction; storage settings are the same for both.
 """
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import asyncpg
@@ -40,19 +39,11 @@ STORAGE = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Status:
-    """What stands in a database, for `migrate status`; no `meta`: nothing yet."""
-
-    meta: Meta | None
-    schema: Schema
-
-
-async def status(source: Source, schema: Schema) -> Status:
-    """Read only. Raises as `prepare` where it is not a ledger of this room."""
+async def look(source: Source) -> Meta | None:
+    """What stands in the database; None: no ledger yet. Raises Damaged."""
     connection = await source.lease()
     try:
-        return Status(meta=await _read(connection), schema=schema)
+        return await _read(connection)
     finally:
         await source.give_back(connection)
 

@@ -1,0 +1,57 @@
+"""PostgreSQL ledgers as the command line names them; what needs the extra says so."""
+
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+from nerve.common.clock import Clock, SystemClock
+from nerve.common.place import StateDirectory
+from nerve.common.settings import Settings
+from nerve.protocol.errors import BadInput
+
+if TYPE_CHECKING:
+    from nerve.brain.ledger.postgres_backend import PostgresBackend
+    from nerve.common.sql.postgres_source import Address
+    from nerve.hands.ledger.backend import PostgresStorage
+
+
+def address_of(settings: Settings) -> "Address":
+    """Where the ledger is; its text holds no secret. Raises BadInput."""
+    _require_driver()
+    from nerve.common.sql.postgres_source import Address
+
+    return Address(settings.database, settings.database_schema or None)
+
+
+async def brain_backend(
+    settings: Settings, place: StateDirectory | None, *, create: bool, clock: Clock | None = None
+) -> "PostgresBackend":
+    """The Brain's ledger in the database of `settings`; objects stay in the directory."""
+    address_of(settings)
+    from nerve.brain.ledger.postgres_backend import PostgresBackend
+    from nerve.common.objects.files import FileObjects
+
+    return await PostgresBackend.open(
+        settings.database,
+        schema=settings.database_schema or None,
+        create=create,
+        objects=None if place is None else FileObjects(place.objects),
+        clock=clock or SystemClock(),
+    )
+
+
+def hands_storage(settings: Settings) -> "PostgresStorage":
+    """The Hands ledger in the database of `settings`."""
+    address_of(settings)
+    from nerve.hands.ledger.backend import PostgresStorage
+
+    return PostgresStorage(settings.database, schema=settings.database_schema or None)
+
+
+def _require_driver() -> None:
+    for module in ("asyncpg", "greenlet"):
+        if find_spec(module) is None:
+            raise BadInput(
+                "a PostgreSQL ledger needs the extra postgres",
+                where="--database",
+                next_step="pip install 'nerve[postgres]'",
+            )
