@@ -52,7 +52,7 @@ async def test_a_delivery_that_claimed_and_was_forgotten_is_taken_up_by_a_scan(c
     runtime = await cell.runtime(function(calling, tools=catalog()), hands=hands)
     turn = await (await opened(runtime)).submit("r", "x")
     (execution,) = await hands.asked()
-    with faults.armed("brain.deliver.after_commit=raise@1"):
+    with faults.armed("brain.deliver.after_commit=raise@1"), pytest.raises(faults.InjectedFault):
         await hands.succeed(execution)
     assert (await soon(turn.result())).text == "done"
     assert "HANDED_OVER" in {run.state for run in await turn.list_runs()}

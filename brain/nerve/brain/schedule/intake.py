@@ -95,7 +95,7 @@ class Intake:
             error = each.future.exception()
             if error is None:
                 await self._go_on(each, each.future.result(), now)
-            elif isinstance(error, (Unavailable, WrongLedger, Damaged)):
+            elif isinstance(error, (Unavailable, WrongLedger, Damaged, faults.InjectedFault)):
                 lost = lost or error
             else:
                 await self._set_aside(each.envelope, error, now)
