@@ -8,9 +8,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import chdir, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
+from io import StringIO
 from pathlib import Path
 from typing import Any
+
+from nerve.deploy.entry import run as run_command
 
 SECONDS = 30.0
 NERVE = (sys.executable, "-m", "nerve.deploy")
@@ -151,6 +155,14 @@ class Terminal:
         assert "Traceback" not in ended.stderr, ended.stderr
         return Done(code=ended.returncode, out=ended.stdout, err=ended.stderr)
 
+    def here(self, *arguments: str) -> Done:
+        """As `run`, inside this very process: for commands whose end is all that matters."""
+        out, err = StringIO(), StringIO()
+        with chdir(self.folder), redirect_stdout(out), redirect_stderr(err):
+            code = run_command(arguments)
+        assert "Traceback" not in err.getvalue(), err.getvalue()
+        return Done(code=code, out=out.getvalue(), err=err.getvalue())
+
     def start(self, *arguments: str, **env: str) -> Running:
         """Run `nerve ARGUMENTS` beside the test."""
         process = subprocess.Popen(
@@ -182,7 +194,7 @@ class Terminal:
                     stream.close()
 
     def turns(self) -> Sequence[dict[str, Any]]:
-        found: Sequence[dict[str, Any]] = self.run("ls", "--json").value["turns"]
+        found: Sequence[dict[str, Any]] = self.here("ls", "--json").value["turns"]
         return found
 
 

@@ -332,7 +332,7 @@ def catalog(
     """Print the tools of a file as JSON, for a Brain without their code: Catalog.load(...)."""
     from nerve.deploy.app import load
 
-    typer.echo(load(file).catalog().export_bytes())
+    print(load(file).catalog().export_bytes().decode())
 
 
 @app.command()

@@ -59,7 +59,7 @@ def test_a_syntax_error_keeps_the_old_code_and_shows_the_line(terminal: Terminal
 
 def test_a_reload_waits_for_a_running_tool_and_says_for_which(terminal: Terminal) -> None:
     dev = terminal.host("dev", "app.py")
-    turn = terminal.run("submit", "weather", "hold it").out.strip()
+    turn = terminal.here("submit", "weather", "hold it").out.strip()
     until(lambda: effects(terminal) == ["entered it"], "the tool runs")
     edit(terminal, lambda text: text.replace("held {name}", "kept {name}"))
     assert dev.event("draining")["tools"] == [f"hold ({turn}.x1)"]
@@ -73,7 +73,7 @@ def test_a_changed_tool_under_an_unchanged_version_is_named_with_both_schemas_an
     terminal: Terminal,
 ) -> None:
     dev = terminal.host("dev", "app.py")
-    turn = terminal.run("submit", "weather", "hold it").out.strip()
+    turn = terminal.here("submit", "weather", "hold it").out.strip()
     until(lambda: effects(terminal) == ["entered it"], "the tool runs")
     edit(
         terminal,
@@ -93,7 +93,7 @@ def test_a_changed_tool_under_an_unchanged_version_is_named_with_both_schemas_an
 
 def test_fresh_lets_unfinished_turns_go_on_with_changed_tools(terminal: Terminal) -> None:
     brain = terminal.host("brain", "app.py")
-    turn = terminal.run("submit", "weather", "rain in Oslo").out.strip()
+    turn = terminal.here("submit", "weather", "rain in Oslo").out.strip()
     until(lambda: terminal.turns()[0]["phase"] == "WAITING", "it waits for Hands")
     brain.stop()
     edit(
@@ -112,7 +112,7 @@ def test_fresh_lets_unfinished_turns_go_on_with_changed_tools(terminal: Terminal
 
 def test_turns_of_a_version_that_the_file_has_no_more_are_named(terminal: Terminal) -> None:
     terminal.host("brain", "app.py").stop()
-    turn = terminal.run("submit", "weather", "rain in Oslo").out.strip()
+    turn = terminal.here("submit", "weather", "rain in Oslo").out.strip()
     edit(terminal, lambda text: text.replace('version="1"', 'version="2"'))
     dev = terminal.host("dev", "app.py")
     assert dev.event("stranded")["turns"] == [turn]
@@ -151,15 +151,15 @@ def test_a_killed_dev_goes_on_where_it_was(terminal: Terminal) -> None:
 
 def test_once_works_off_what_can_move_and_stops(terminal: Terminal) -> None:
     terminal.host("brain", "app.py").stop()
-    terminal.run("submit", "weather", "rain in Oslo")
-    terminal.run("submit", "weather", "rain in Rome")
+    terminal.here("submit", "weather", "rain in Oslo")
+    terminal.here("submit", "weather", "rain in Rome")
     assert terminal.run("dev", "app.py", "--once").code == 0
     assert [turn["phase"] for turn in terminal.turns()] == ["COMPLETED", "COMPLETED"]
 
 
 def test_ctrl_c_drains(terminal: Terminal) -> None:
     dev = terminal.host("dev", "app.py")
-    terminal.run("submit", "weather", "hold it")
+    terminal.here("submit", "weather", "hold it")
     until(lambda: effects(terminal) == ["entered it"], "the tool runs")
     dev.signal(signal.SIGINT)
     dev.event("draining")

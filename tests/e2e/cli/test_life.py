@@ -39,7 +39,7 @@ def test_show_tells_requested_admitted_completed_received_and_applied_apart(
     terminal.host("hands", "app.py")
     terminal.run("submit", "weather", "rain in Oslo", "--wait")
     (turn,) = terminal.turns()
-    shown = terminal.run("show", turn["turn"][:24], "--json").value
+    shown = terminal.here("show", turn["turn"][:24], "--json").value
     (tool,) = shown["tools"]
     times = [
         tool[f"{name}_at"] for name in ("requested", "admitted", "completed", "received", "applied")
@@ -48,7 +48,7 @@ def test_show_tells_requested_admitted_completed_received_and_applied_apart(
     assert [run["state"] for run in shown["runs"]] == ["PARKED", "FINISHED"]
     assert len(shown["receipts"]) == 2
     for word in ("requested", "admitted", "completed", "received", "applied"):
-        assert word in terminal.run("show", turn["turn"]).out
+        assert word in terminal.here("show", turn["turn"]).out
 
 
 @pytest.mark.capability("E2.2", "G1.2", "D3.1")
@@ -102,10 +102,10 @@ def test_the_same_request_is_the_same_turn_and_another_content_is_refused(
     terminal: Terminal,
 ) -> None:
     terminal.host("brain", "app.py")
-    first = terminal.run("submit", "weather", "rain in Oslo", "--request-id", "r1")
-    again = terminal.run("submit", "weather", "rain in Oslo", "--request-id", "r1")
+    first = terminal.here("submit", "weather", "rain in Oslo", "--request-id", "r1")
+    again = terminal.here("submit", "weather", "rain in Oslo", "--request-id", "r1")
     assert (first.code, first.out) == (again.code, again.out) == (0, again.out)
-    other = terminal.run("submit", "weather", "rain in Rome", "--request-id", "r1", "--json")
+    other = terminal.here("submit", "weather", "rain in Rome", "--request-id", "r1", "--json")
     assert (other.code, other.error["code"]) == (3, "request_conflict")
     assert len(terminal.turns()) == 1
 
@@ -146,11 +146,11 @@ def test_cancel_ends_a_queued_turn_at_once_and_waits_honestly_for_an_active_one(
 ) -> None:
     terminal.host("brain", "app.py")
     terminal.host("hands", "app.py")
-    first = terminal.run("submit", "weather", "hold it", "--session", "s1").out.strip()
-    second = terminal.run("submit", "weather", "rain in Rome", "--session", "s1").out.strip()
+    first = terminal.here("submit", "weather", "hold it", "--session", "s1").out.strip()
+    second = terminal.here("submit", "weather", "rain in Rome", "--session", "s1").out.strip()
     until(lambda: effects(terminal) == ["entered it"], "the tool runs")
-    assert terminal.run("cancel", second, "--json").value["phase"] == "CANCELLED"
-    settling = terminal.run("cancel", first, "--json").value
+    assert terminal.here("cancel", second, "--json").value["phase"] == "CANCELLED"
+    settling = terminal.here("cancel", first, "--json").value
     assert settling["phase"] == "SETTLING"
     assert any("hold" in sentence for sentence in settling["why"])
     (terminal.folder / "go-it").touch()
@@ -162,7 +162,7 @@ def test_cancel_ends_a_queued_turn_at_once_and_waits_honestly_for_an_active_one(
 def test_sigterm_lets_a_tool_end_and_the_process_leaves_with_zero(terminal: Terminal) -> None:
     brain = terminal.host("brain", "app.py")
     hands = terminal.host("hands", "app.py")
-    terminal.run("submit", "weather", "hold it")
+    terminal.here("submit", "weather", "hold it")
     until(lambda: effects(terminal) == ["entered it"], "the tool runs")
     hands.signal(signal.SIGTERM)
     assert any("hold" in tool for tool in hands.event("draining")["tools"])
@@ -177,12 +177,12 @@ def test_sigterm_lets_a_tool_end_and_the_process_leaves_with_zero(terminal: Term
 def test_a_second_signal_stops_now_and_says_what_nobody_can_know(terminal: Terminal) -> None:
     terminal.host("brain", "app.py")
     hands = terminal.host("hands", "app.py")
-    terminal.run("submit", "weather", "hold it")
+    terminal.here("submit", "weather", "hold it")
     until(lambda: effects(terminal) == ["entered it"], "the tool runs")
     hands.signal(signal.SIGINT)
     hands.event("draining")
     hands.signal(signal.SIGINT)
     assert hands.ended() == 5
     assert any("hold" in tool for tool in hands.event("left")["tools"])
-    (unknown,) = terminal.run("reconcile", "--json").value["unknown"]
+    (unknown,) = terminal.here("reconcile", "--json").value["unknown"]
     assert unknown["tool"] == "hold"

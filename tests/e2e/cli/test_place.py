@@ -31,7 +31,7 @@ def test_doctor_tells_ledgers_hosts_queues_and_every_setting_in_force(terminal: 
     shown = {each["name"]: each["value"] for each in found["settings"]}
     assert shown["scan_seconds"] == 2.5
     assert set(shown) == {each.name for each in describe(Settings())}
-    text = terminal.run("doctor").out
+    text = terminal.here("doctor").out
     assert "Nothing is wrong." in text
     assert "NERVE_LEASE_SECONDS" in text
 
@@ -39,7 +39,7 @@ def test_doctor_tells_ledgers_hosts_queues_and_every_setting_in_force(terminal: 
 def test_doctor_names_a_host_that_is_gone(terminal: Terminal) -> None:
     brain = terminal.host("brain", "app.py")
     brain.kill()
-    done = terminal.run("doctor")
+    done = terminal.here("doctor")
     assert done.code == 6
     assert f"pid {brain.pid}" in done.out.partition("Problems:")[2]
 
@@ -51,7 +51,7 @@ def test_a_folder_from_elsewhere_is_refused_until_it_is_adopted(
 ) -> None:
     terminal.host("brain", "app.py").stop()
     terminal.host("hands", "app.py").stop()
-    turn = terminal.run("submit", "weather", "rain in Oslo").out.strip()
+    turn = terminal.here("submit", "weather", "rain in Oslo").out.strip()
     old, new = terminal.folder / ".nerve", terminal.folder / "elsewhere"
     shutil.copytree(old, new)
     if kind == "moved":
@@ -60,9 +60,9 @@ def test_a_folder_from_elsewhere_is_refused_until_it_is_adopted(
         refused = terminal.run(*command, "--dir", "elsewhere", "--json")
         assert (refused.code, refused.error["code"]) == (3, "wrong_ledger")
         assert f"--adopt {kind}" in refused.error["next_step"]
-    adopted = terminal.run("doctor", "--dir", "elsewhere", "--adopt", kind)
+    adopted = terminal.here("doctor", "--dir", "elsewhere", "--adopt", kind)
     assert (adopted.code, f"adopted as {kind}" in adopted.out) == (0, True)
-    found = terminal.run("doctor", "--dir", "elsewhere", "--json").value
+    found = terminal.here("doctor", "--dir", "elsewhere", "--json").value
     assert [each["found"]["epoch"] for each in found["ledgers"]] == [2, 2]
     terminal.host("brain", "app.py", "--dir", "elsewhere")
     terminal.host("hands", "app.py", "--dir", "elsewhere")
@@ -72,7 +72,7 @@ def test_a_folder_from_elsewhere_is_refused_until_it_is_adopted(
 @pytest.mark.rule(25)
 def test_a_folder_on_which_a_host_runs_is_not_adopted(terminal: Terminal) -> None:
     brain = terminal.host("brain", "app.py")
-    done = terminal.run("doctor", "--adopt", "moved", "--json")
+    done = terminal.here("doctor", "--adopt", "moved", "--json")
     assert (done.code, str(brain.pid) in done.error["message"]) == (3, True)
 
 
@@ -80,7 +80,7 @@ def test_a_folder_on_which_a_host_runs_is_not_adopted(terminal: Terminal) -> Non
 def test_a_lost_hands_ledger_is_not_made_anew_in_silence(terminal: Terminal) -> None:
     terminal.host("brain", "app.py")
     hands = terminal.host("hands", "app.py")
-    turn = terminal.run("submit", "weather", "hold it").out.strip()
+    turn = terminal.here("submit", "weather", "hold it").out.strip()
     until(lambda: effects(terminal) == ["entered it"], "the tool runs")
     hands.kill()
     for path in (terminal.folder / ".nerve").glob("hands-hands.db*"):
@@ -88,16 +88,16 @@ def test_a_lost_hands_ledger_is_not_made_anew_in_silence(terminal: Terminal) -> 
     refused = terminal.run("hands", "app.py", "--json")
     assert (refused.code, refused.error["code"]) == (3, "wrong_ledger")
     assert "--forget hands-hands" in refused.error["next_step"]
-    assert terminal.run("doctor", "--forget", "hands-hands").code == 0
+    assert terminal.here("doctor", "--forget", "hands-hands").code == 0
     terminal.host("hands", "app.py")
     until(
-        lambda: "UNKNOWN_OUTCOME" in terminal.run("why", turn, "--json").value["reasons"],
+        lambda: "UNKNOWN_OUTCOME" in terminal.here("why", turn, "--json").value["reasons"],
         "what may have run is UNKNOWN",
     )
     assert effects(terminal) == ["entered it"]
-    there = terminal.run("doctor", "--forget", "hands-hands", "--json")
+    there = terminal.here("doctor", "--forget", "hands-hands", "--json")
     assert (there.code, there.error["code"]) == (3, "conflict")
-    unknown = terminal.run("doctor", "--forget", "hands-other", "--json")
+    unknown = terminal.here("doctor", "--forget", "hands-other", "--json")
     assert (unknown.code, unknown.error["code"]) == (4, "not_found")
 
 
@@ -132,7 +132,7 @@ def test_metrics_of_every_process_say_what_the_ledgers_hold_and_label_no_identit
     turns = [turn["turn"] for turn in terminal.turns()]
     labels = {value for _, pairs in told for _, value in pairs}
     assert not [value for value in labels if any(turn in value for turn in turns)]
-    assert "nerve_ledger_turns" in terminal.run("metrics").out
+    assert "nerve_ledger_turns" in terminal.here("metrics").out
 
 
 def test_a_port_that_is_taken_is_said(terminal: Terminal) -> None:
@@ -143,7 +143,7 @@ def test_a_port_that_is_taken_is_said(terminal: Terminal) -> None:
 
 @pytest.mark.capability("D1.2", "D1.3", "H4.2")
 def test_a_brain_runs_on_an_exported_catalog_without_any_tool_code(terminal: Terminal) -> None:
-    exported = terminal.run("catalog", "app.py")
+    exported = terminal.here("catalog", "app.py")
     assert sorted(each["name"] for each in json.loads(exported.out)["bindings"]) == [
         "forecast",
         "hold",

@@ -15,12 +15,12 @@ def unknown(terminal: Terminal) -> tuple[str, Running]:
     """A Turn whose tool was killed after it was entered, and the Hands that took over."""
     terminal.host("brain", "app.py")
     hands = terminal.host("hands", "app.py")
-    turn = terminal.run("submit", "weather", "hold it").out.strip()
+    turn = terminal.here("submit", "weather", "hold it").out.strip()
     until(lambda: effects(terminal) == ["entered it"], "the tool runs")
     hands.kill()
     again = terminal.host("hands", "app.py")
     until(
-        lambda: "UNKNOWN_OUTCOME" in terminal.run("why", turn, "--json").value["reasons"],
+        lambda: "UNKNOWN_OUTCOME" in terminal.here("why", turn, "--json").value["reasons"],
         "the Brain knows that it is UNKNOWN",
     )
     return turn, again
@@ -32,8 +32,8 @@ def test_a_killed_tool_is_unknown_until_somebody_says_what_happened(
     terminal: Terminal, unknown: tuple[str, Running]
 ) -> None:
     turn, _ = unknown
-    assert "UNKNOWN" in terminal.run("why", turn).out
-    (open_one,) = terminal.run("reconcile", "--json").value["unknown"]
+    assert "UNKNOWN" in terminal.here("why", turn).out
+    (open_one,) = terminal.here("reconcile", "--json").value["unknown"]
     settle = (
         *("reconcile", open_one["execution"], "--succeeded", "--result", '"held it"'),
         *("--evidence", "the file says so", "--operator", "ann", "--request-id", "o1", "--json"),
@@ -45,7 +45,7 @@ def test_a_killed_tool_is_unknown_until_somebody_says_what_happened(
     waited = terminal.run("tail", turn)
     assert (waited.code, waited.out) == (0, "Told: held it\n")
     assert effects(terminal) == ["entered it"]
-    assert terminal.run("reconcile", "--json").value["unknown"] == []
+    assert terminal.here("reconcile", "--json").value["unknown"] == []
 
 
 @pytest.mark.capability("D8.3")
@@ -55,9 +55,9 @@ def test_what_is_not_unknown_cannot_be_settled(terminal: Terminal) -> None:
     turn = terminal.run("submit", "weather", "rain in Oslo", "--wait", "--json").out
     assert turn
     execution = f"{terminal.turns()[0]['turn']}.x1"
-    refused = terminal.run("reconcile", execution, "--failed", "--evidence", "none", "--json")
+    refused = terminal.here("reconcile", execution, "--failed", "--evidence", "none", "--json")
     assert (refused.code, refused.error["code"]) == (3, "wrong_state")
-    other = terminal.run("reconcile", f"{execution}9", "--failed", "--evidence", "none", "--json")
+    other = terminal.here("reconcile", f"{execution}9", "--failed", "--evidence", "none", "--json")
     assert (other.code, other.error["code"]) == (4, "unknown_execution")
 
 
@@ -75,7 +75,7 @@ def test_a_verdict_that_is_incomplete_changes_nothing(
     terminal: Terminal, unknown: tuple[str, Running], arguments: list[str], where: str
 ) -> None:
     turn, _ = unknown
-    refused = terminal.run("reconcile", f"{turn}.x1", *arguments, "--json")
+    refused = terminal.here("reconcile", f"{turn}.x1", *arguments, "--json")
     assert refused.code == 2
     assert refused.error["where"].startswith(where)
-    assert len(terminal.run("reconcile", "--json").value["unknown"]) == 1
+    assert len(terminal.here("reconcile", "--json").value["unknown"]) == 1
