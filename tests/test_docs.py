@@ -12,6 +12,7 @@ import pytest
 
 from nerve.brain.ledger.tables import metadata as brain_tables
 from nerve.hands.ledger.tables import metadata as hands_tables
+from sabotage.sabotages import SABOTAGES
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -77,6 +78,13 @@ def test_every_law_says_where_it_is_held_and_which_marked_tests_show_it() -> Non
         assert tests, law
         unmarked = [name for path, name in tests if law not in laws_of(ROOT / path, name)]
         assert unmarked == [], law
+
+
+def test_every_law_names_its_sabotages() -> None:
+    for law, text in sections():
+        (line,) = re.findall(r"^Broken on purpose by (.+)\.$", text, re.MULTILINE)
+        wanted = {each.name for each in SABOTAGES if each.law == f"law:{law}"}
+        assert set(re.findall(r"`([a-z0-9-]+)`", line)) == wanted, law
 
 
 @pytest.mark.parametrize("document", [*DOCUMENTS, ROOT / "README.md"], ids=lambda path: path.name)
