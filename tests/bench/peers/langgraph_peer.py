@@ -1,5 +1,6 @@
 """LangGraph with its SQLite saver: three nodes in the driver's process, the tool too."""
 
+import itertools
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from importlib.metadata import version
@@ -53,6 +54,7 @@ class Peer:
     def __init__(self, directory: Path) -> None:
         self._path = directory / "langgraph.db"
         self._sync = "?"
+        self._numbers = itertools.count()
 
     def settings(self) -> Mapping[str, str]:
         return {
@@ -61,6 +63,7 @@ class Peer:
             "durability": DURABILITY,
             "sync level": self._sync,
             "tool": "in process",
+            "threads": "a new one for each turn, numbered",
         }
 
     def prepare(self) -> None:
@@ -84,7 +87,7 @@ class Peer:
         return ", ".join(words)
 
     async def turn(self, turn: str, acknowledged: Acknowledged) -> str:
-        config = {"configurable": {"thread_id": turn}}
+        config = {"configurable": {"thread_id": f"s{next(self._numbers):08d}"}}
         out = await self._graph.ainvoke({"turn": turn}, config, durability=DURABILITY)
         return str(out["answer"])
 

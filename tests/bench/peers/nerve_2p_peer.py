@@ -1,6 +1,7 @@
 """nerve as Brain, Hands and driver processes on one directory: no server, SQLite broker."""
 
 import asyncio
+import itertools
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
@@ -27,6 +28,7 @@ class Peer:
     def __init__(self, directory: Path) -> None:
         self._directory = directory / "nerve"
         self._stack = AsyncExitStack()
+        self._numbers = itertools.count()
 
     def settings(self) -> Mapping[str, str]:
         return {
@@ -34,6 +36,7 @@ class Peer:
             "broker": "sqlite",
             "logs, metrics, validation": "on",
             "tool": "in the Hands process",
+            "Sessions": "a new one for each turn, numbered",
         }
 
     def prepare(self) -> None:
@@ -69,7 +72,7 @@ class Peer:
         return await self._stack.enter_async_context(DurableRuntime(backend))
 
     async def turn(self, turn: str, acknowledged: Acknowledged) -> str:
-        handle = await self._submit(f"s-{turn}", turn, f"ask-{turn}")
+        handle = await self._submit(f"s{next(self._numbers):08d}", turn, f"ask-{turn}")
         acknowledged(f"ask-{turn}")
         return (await handle.result(timeout=LIMIT_S)).text
 

@@ -78,7 +78,7 @@ async def find_request(tx: Tx, request: Request) -> tuple[str | None, str | None
 async def put_request(
     tx: Tx, request: Request, *, turn: str | None, receipt: str | None, now: int
 ) -> None:
-    await tx.run(
+    await tx.later(
         PUT_REQUEST,
         session=request.session,
         request_id=request.request_id,
@@ -137,16 +137,17 @@ async def submit(tx: Tx, unit: Submit) -> Submitted:
     )
     end = _End(definition=made, idle=True, ordinal=1) if made is not None else None
     if end is None:
+        await tx.lock(LOCK, id=session)
         known = await find_request(tx, request)
         if known is not None:
             assert known[0] is not None
             return Submitted(turn=known[0], known=True)
         end = await _end_of(tx, session, thread)
     if end.idle:
-        await tx.run(NEXT_AS_HEAD, id=thread, turn=unit.turn, now=unit.now)
+        await tx.later(NEXT_AS_HEAD, id=thread, turn=unit.turn, now=unit.now)
     else:
-        await tx.run(NEXT, id=thread)
-    await tx.run(
+        await tx.later(NEXT, id=thread)
+    await tx.later(
         QUEUE,
         id=unit.turn,
         session=session,

@@ -45,8 +45,10 @@ class OpenSession:
 
 
 @law("brain.open_session", keys=lambda unit: (unit.key.id,))
-async def open_session(tx: Tx, unit: OpenSession) -> None:
+async def open_session(tx: Tx, unit: OpenSession) -> str | None:
     """Make the Session with its main Thread, or find it; finding adds no event.
+
+    Returns the definition that the new Thread pins; None where the Session was there.
 
     Raises:
         UnknownSession: it does not exist and no agent was named.
@@ -61,7 +63,7 @@ async def open_session(tx: Tx, unit: OpenSession) -> None:
                 where="agent",
                 next_step="name another session for another agent",
             )
-        return
+        return None
     if unit.agent is None:
         raise unknown_session(str(unit.key))
     definition = await definitions.resolve(tx, unit.agent, unit.version)
@@ -81,6 +83,7 @@ async def open_session(tx: Tx, unit: OpenSession) -> None:
     )
     await _make_thread(tx, unit.key, MAIN_THREAD, definition, unit.now)
     await events.write(tx, unit.key.id, facts, first=1, now=unit.now)
+    return definition
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -40,13 +40,14 @@ class Settled:
 @law("hands.settle", keys=lambda unit: tuple(id for id, _ in unit.executions))
 async def settle(tx: Tx, unit: Settled) -> None:
     """Shrink. What is UNKNOWN keeps everything: a reconciled result must still reach Brain."""
-    await tx.gather([_settle(tx, unit, id, sequence) for id, sequence in unit.executions])
-
-
-async def _settle(tx: Tx, unit: Settled, id: str, sequence: int) -> None:
-    changed = await tx.run(SETTLE, id=id, sequence=sequence, keep_ms=unit.keep_ms, now=unit.now)
-    if changed:
-        await tx.run(DROP_REPORTS, id=id)
+    await tx.many(
+        SETTLE,
+        [
+            {"id": id, "sequence": sequence, "keep_ms": unit.keep_ms, "now": unit.now}
+            for id, sequence in unit.executions
+        ],
+    )
+    await tx.many(DROP_REPORTS, [{"id": id} for id, _ in unit.executions])
 
 
 @law("hands.forget", keys=lambda unit: ())
