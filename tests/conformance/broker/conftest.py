@@ -13,6 +13,7 @@ from nerve.common.broker.rabbitmq import RabbitBroker, RabbitSettings
 from nerve.common.wakeups import Doorbell
 from support.queues import Opened
 from support.rabbit import virtual_host
+from support.rocketmq import space, two_ends
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +74,21 @@ async def rabbitmq(directory: Path) -> AsyncGenerator[Link]:
             await receiver.close()
 
 
+@asynccontextmanager
+async def rocketmq(directory: Path) -> AsyncGenerator[Link]:
+    async with space() as found:
+        for topic in ("nerve.test.hands.commands", "t.a", "t.b"):
+            await found.make(topic, groups=[f"{topic}.group", "group"])
+        async with two_ends(found) as (sender, receiver):
+            yield Link(sender, receiver)
+
+
 BROKERS: dict[str, Opener] = {
     "memory": memory,
     "sqlite": sqlite,
     "sqlite-slow-disk": sqlite_on_a_slow_disk,
     "rabbitmq": rabbitmq,
+    "rocketmq": rocketmq,
 }
 
 

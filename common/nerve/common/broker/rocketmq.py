@@ -1,0 +1,191 @@
+"""RocketMQ 5 by its gRPC proxies: publishing in batches, consuming by polls with an invisible time.
+
+The client is ours, over the generated stubs of the official package: its own classes acknowledge without
+an answer, lose a pending receive at their end, and need ten minutes after a proxy was started anew.
+"""
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from random import randrange
+from typing import Any, Final, final
+from uuid import uuid4
+
+from nerve.common import faults
+from nerve.common.broker.port import Credit, check_bodies
+from nerve.common.broker.rocketmq_consumer import RocketConsumer
+from nerve.common.broker.rocketmq_link import (
+    Declined,
+    Link,
+    Place,
+    RocketSettings,
+    Routes,
+    is_missing,
+    once,
+    unavailable,
+)
+from nerve.common.broker.rocketmq_names import admin_commands, physical
+from nerve.common.clock import Clock, SystemClock
+from nerve.common.logs import register_secret
+from nerve.protocol.errors import BrokerUnavailable, NotFound
+from nerve.protocol.identity import new_uuid7
+from nerve.protocol.topics import group as group_of
+
+BATCH_MESSAGES: Final = 64
+BATCH_BYTES: Final = 2 * 1024 * 1024
+"""The server refuses a batch as a whole at 4 MiB."""
+
+
+@final
+class RocketPublisher:
+    """Sends to one broker of a topic while it answers, so that a topic of one queue keeps the order."""
+
+    def __init__(self, link: Link, client: str) -> None:
+        self._link = link
+        self._client = client
+        self._routes = Routes(link, client)
+        self._turn = randrange(1 << 16)
+
+    async def publish(self, topic: str, bodies: Sequence[bytes]) -> None:
+        try:
+            async with asyncio.timeout(self._link.settings.publish_seconds):
+                place = await self._place(topic)
+                await faults.apoint("common.rocketmq.before_publish")
+                for batch in batches(bodies):
+                    await self._send(place, topic, batch)
+        except Exception as error:
+            # Nothing is known of the topic now, and another broker may take it.
+            self._routes.forget(topic)
+            self._turn += 1
+            raise unavailable(
+                self._link.settings, error, topic, group=physical_group(topic)
+            ) from error
+        await faults.apoint("common.rocketmq.after_publish")
+
+    async def _place(self, topic: str) -> Place:
+        places = [each for each in await self._routes.of(topic) if each.writable]
+        if not places:
+            raise Declined("FORBIDDEN", "no broker of the topic may be written to")
+        return places[self._turn % len(places)]
+
+    async def _send(self, place: Place, topic: str, bodies: Sequence[bytes]) -> None:
+        """One request is one unit: it has one status, and its messages stay in their order."""
+        link = self._link
+        request = link.stubs.service.SendMessageRequest(
+            messages=[self._message(topic, body) for body in bodies]
+        )
+        stub = link.stub(place.address)
+        seconds = link.settings.publish_seconds
+        answer = await once(
+            lambda: stub.SendMessage(request, metadata=link.metadata(self._client), timeout=seconds)
+        )
+        name = link.stubs.name(answer.status)
+        if name != "OK":
+            raise Declined(name, answer.status.message)
+
+    def _message(self, topic: str, body: bytes) -> Any:
+        definition = self._link.stubs.definition
+        message = definition.Message(topic=self._link.resource(topic), body=body)
+        system = message.system_properties
+        system.message_id = f"01{uuid4().hex.upper()}"
+        system.message_type = definition.NORMAL
+        system.body_encoding = definition.IDENTITY
+        system.born_host = "nerve"
+        system.born_timestamp.FromMilliseconds(self._link.clock.now_ms())
+        return message
+
+
+@final
+class RocketBroker:
+    """`Broker` over the proxies of one RocketMQ cluster."""
+
+    def __init__(self, settings: RocketSettings | str, *, clock: Clock | None = None) -> None:
+        """Raises BadInput where the extra is missing or another package is in its place."""
+        if isinstance(settings, str):
+            settings = RocketSettings(endpoint=settings)
+        if settings.secret_key:
+            register_secret(settings.secret_key)
+        clock = clock or SystemClock()
+        self._settings = settings
+        self._client = f"nerve-{new_uuid7(clock.now_ms())}"
+        self._publishing = Link(settings, clock)
+        self._consuming = Link(settings, clock)
+        self._publisher = RocketPublisher(self._publishing, self._client)
+        self._consumers: list[RocketConsumer] = []
+
+    async def open(self) -> None:
+        """Nothing to do: connections are made when they are needed, and absent proxies waited for."""
+
+    async def publish(self, topic: str, bodies: Sequence[bytes]) -> None:
+        check_bodies(topic, bodies)
+        await self._publisher.publish(self._name(topic), bodies)
+
+    def consume(self, topic: str, group: str, *, credit: Credit) -> RocketConsumer:
+        consumer = RocketConsumer(
+            self._consuming,
+            Routes(self._consuming, self._client),
+            name=topic,
+            topic=self._name(topic),
+            group=self._name(group),
+            credit=credit,
+        )
+        self._consumers.append(consumer)
+        return consumer
+
+    async def provision(self, topics: Sequence[str], *, create: bool) -> list[str]:
+        """Name the topics that are missing. A proxy can create nothing: with `create` the error names
+        the commands that do.
+
+        Raises:
+            NotFound: with `create`, something is missing.
+            BrokerUnavailable: no proxy answered.
+        """
+        missing = [topic for topic in topics if not await self._stands(self._name(topic))]
+        if missing and create:
+            commands = "\n".join(
+                admin_commands(self._name(topic), self._name(group_of(topic))) for topic in missing
+            )
+            raise NotFound(
+                f"{len(missing)} topics are missing, and the gRPC proxy of RocketMQ can make none",
+                where="--broker",
+                next_step=f"run on a machine with the server's tools:\n{commands}",
+            )
+        return missing
+
+    async def close(self) -> None:
+        for consumer in self._consumers:
+            await consumer.close()
+        await self._publishing.close()
+        await self._consuming.close()
+
+    def _name(self, name: str) -> str:
+        return physical(f"{self._settings.prefix}{name}")
+
+    async def _stands(self, topic: str) -> bool:
+        try:
+            await Routes(self._publishing, self._client).of(topic)
+        except Declined as error:
+            if is_missing(error):
+                return False
+            raise unavailable(self._settings, error, topic) from error
+        except BrokerUnavailable:
+            raise
+        return True
+
+
+def physical_group(topic: str) -> str:
+    """The group of a physical topic: the adapter maps the names of both alike."""
+    return f"{topic}-group"
+
+
+def batches(bodies: Sequence[bytes]) -> Iterator[list[bytes]]:
+    """As few requests as the server takes, in order."""
+    batch: list[bytes] = []
+    size = 0
+    for body in bodies:
+        if batch and (len(batch) == BATCH_MESSAGES or size + len(body) > BATCH_BYTES):
+            yield batch
+            batch, size = [], 0
+        batch.append(body)
+        size += len(body)
+    if batch:
+        yield batch

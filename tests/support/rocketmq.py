@@ -1,0 +1,85 @@
+"""A RocketMQ server for tests, and topics of its own for each test."""
+
+import asyncio
+import atexit
+import secrets
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+
+import pytest
+
+from nerve.common.broker.rocketmq import RocketBroker
+from nerve.common.broker.rocketmq_link import RocketSettings
+from nerve.common.broker.rocketmq_names import physical
+from nerve.protocol import topics as names
+from support.servers import rocketmq_admin as admin
+from support.servers.native import NativeServer
+from support.services import Service
+
+VARIABLE = "NERVE_TEST_ROCKETMQ_ENDPOINT"
+
+server = NativeServer("rocketmq", programs=["java"])
+atexit.register(server.drop)
+
+ROCKETMQ = Service(name="rocketmq", variable=VARIABLE, native=[lambda: server.address(VARIABLE)])
+NAMESRV = Service(
+    name="rocketmq",
+    variable="NERVE_TEST_ROCKETMQ_NAMESRV",
+    native=[lambda: server.address("NERVE_TEST_ROCKETMQ_NAMESRV")],
+)
+CA_FILE = Service(
+    name="rocketmq",
+    variable="NERVE_TEST_ROCKETMQ_CA_FILE",
+    native=[lambda: server.address("NERVE_TEST_ROCKETMQ_CA_FILE")],
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Space:
+    """A prefix on one server, below which topics can be made."""
+
+    namesrv: str
+    settings: RocketSettings
+
+    async def make(self, topic: str, *, groups: Sequence[str] = (), queues: int = 1) -> None:
+        """The topic with its own group, or with others."""
+        await asyncio.to_thread(self._make, topic, groups or [names.group(topic)], queues)
+
+    async def make_all(self, topics: Sequence[str]) -> None:
+        await asyncio.gather(*map(self.make, topics))
+
+    async def delete(self, topic: str) -> None:
+        await asyncio.to_thread(admin.delete_topic, self.namesrv, self._name(topic))
+
+    def _make(self, topic: str, groups: Sequence[str], queues: int) -> None:
+        admin.make_topic(self.namesrv, self._name(topic), queues=queues)
+        for group in groups:
+            admin.make_group(self.namesrv, self._name(group), self._name(topic))
+
+    def _name(self, name: str) -> str:
+        return physical(f"{self.settings.prefix}{name}")
+
+
+@asynccontextmanager
+async def space(*, settings: RocketSettings | None = None) -> AsyncGenerator[Space]:
+    """Skips where there is no server or no client."""
+    pytest.importorskip("grpc")
+    endpoint = await asyncio.to_thread(ROCKETMQ.address)
+    namesrv = await asyncio.to_thread(NAMESRV.address)
+    settings = settings or RocketSettings(
+        endpoint=endpoint, publish_seconds=5, invisible_seconds=10, hold_seconds=0.5
+    )
+    prefix = f"t{secrets.token_hex(4)}."
+    yield Space(namesrv, replace(settings, endpoint=endpoint, prefix=prefix))
+
+
+@asynccontextmanager
+async def two_ends(space: Space) -> AsyncGenerator[tuple[RocketBroker, RocketBroker]]:
+    """Two connections, as two processes would have them."""
+    brokers = RocketBroker(space.settings), RocketBroker(space.settings)
+    try:
+        yield brokers
+    finally:
+        for broker in brokers:
+            await broker.close()
