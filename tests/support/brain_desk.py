@@ -1,5 +1,6 @@
 """The laws of a Brain ledger, one by one, as a host would commit them: for tests of the laws alone."""
 
+from dataclasses import replace
 from typing import Any
 
 from nerve.brain.handles import Session
@@ -12,6 +13,7 @@ from nerve.brain.ledger.definitions import definition_id
 from nerve.brain.ledger.deliver import Deliver, Delivered, deliver
 from nerve.brain.ledger.events import NewEvent
 from nerve.brain.ledger.step_unit import (
+    SETTLE,
     Advance,
     NewCheckpoint,
     NewIntent,
@@ -21,6 +23,7 @@ from nerve.brain.ledger.step_unit import (
 )
 from nerve.brain.schedule import outcome as made
 from nerve.brain.state.checkpoint import chained
+from nerve.brain.state.turn import Settle, settled_as
 from nerve.brain.tools.messages import Messages
 from nerve.common.lease import Host, Hosts
 from nerve.common.outbox import OutboxRow
@@ -116,6 +119,14 @@ class Desk:
 
     async def park(self, claimed: Claimed, calls: int = 1, **said: Any) -> list[str]:
         """Ask for `calls` tools; their executions."""
+        verdict, executions = await self.try_park(claimed, calls, **said)
+        assert verdict in (Verdict.COMMITTED, Verdict.READY), verdict
+        return executions
+
+    async def try_park(
+        self, claimed: Claimed, calls: int = 1, **said: Any
+    ) -> tuple[Verdict, list[str]]:
+        """As `park`, whatever the verdict is."""
         numbers = range(claimed.calls + 1, claimed.calls + calls + 1)
         intents = [
             NewIntent(
@@ -139,8 +150,30 @@ class Desk:
             wait_mode=said.get("wait_mode", "ALL"),
         )
         verdict = await self.ledger.commit(advance, unit)
-        assert verdict in (Verdict.COMMITTED, Verdict.READY), verdict
-        return [intent.execution for intent in intents]
+        return verdict, [intent.execution for intent in intents]
+
+    async def settle(self, claimed: Claimed) -> Verdict:
+        """End a cancelled Turn, or wait until its tools are known."""
+        at = made.place(claimed, host=self.host.id, step=1, phase=SETTLE)
+        unit = Advance(
+            at=at,
+            next=Next.SETTLE,
+            now=self.now(),
+            settle=Settle.CANCELLED,
+            calls=claimed.calls,
+            said=claimed.said,
+        )
+        if not claimed.open_count:
+            end = settled_as(Settle.CANCELLED)
+            unit = replace(
+                unit,
+                next=Next.SETTLED,
+                end=end,
+                checkpoint=self.checkpoint(claimed),
+                applied=_received(claimed),
+                public=[made.ended_badly(at, end, None)],
+            )
+        return await self.ledger.commit(advance, unit)
 
     def delivery(self, raw: bytes, *, claiming: str | None = None) -> Deliver:
         update = open_envelope(raw).body
@@ -191,3 +224,7 @@ async def parked(
     await session.submit(request_id, "x")
     (claimed,) = await desk.claim(ID)
     return claimed, await desk.park(claimed, calls, wait_mode=wait_mode)
+
+
+def _received(claimed: Claimed) -> list[str]:
+    return [row.execution for row in claimed.unapplied if row.state == "RECEIVED"]
