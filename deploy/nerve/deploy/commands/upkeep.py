@@ -1,0 +1,128 @@
+"""Commands for whoever keeps a directory well."""
+
+from typing import Annotated
+
+import typer
+
+from nerve.deploy.commands.options import (
+    STATE,
+    DatabaseUrl,
+    Directory,
+    Json,
+    app,
+    console_of,
+    run,
+    settings_of,
+)
+
+PANEL = "Upkeep"
+
+
+@app.command(rich_help_panel=PANEL)
+def reconcile(
+    execution: Annotated[
+        str | None, typer.Argument(help="The execution; without it, what is UNKNOWN.")
+    ] = None,
+    succeeded: Annotated[bool, typer.Option("--succeeded", help="It did its work.")] = False,
+    failed: Annotated[bool, typer.Option("--failed", help="It did not.")] = False,
+    cancelled: Annotated[bool, typer.Option("--cancelled", help="It was stopped.")] = False,
+    result: Annotated[str | None, typer.Option(metavar="JSON", help="What it returned.")] = None,
+    effect: Annotated[
+        str | None,
+        typer.Option(help="none, completed or unconfirmed; by default as the state says."),
+    ] = None,
+    evidence: Annotated[
+        str | None, typer.Option(help="Where that can be verified; kept in the receipt.")
+    ] = None,
+    operator: Annotated[str | None, typer.Option(help="Who says so; the user.")] = None,
+    request_id: Annotated[str | None, typer.Option(help="Makes it safe to repeat.")] = None,
+    process_gone: Annotated[
+        bool, typer.Option("--process-gone", help="I verified that its old process is gone.")
+    ] = False,
+    directory: Directory = STATE,
+    database: DatabaseUrl = None,
+    json_lines: Json = False,
+) -> None:
+    """List UNKNOWN outcomes, or settle one with evidence; nothing is run again."""
+    from nerve.deploy.reconcile import Verdict, list_unknown, verdict_state
+    from nerve.deploy.reconcile import reconcile as work
+
+    console, settings = console_of(json_lines), settings_of(database=database)
+    if execution is None:
+        run(list_unknown(directory, console, settings))
+    verdict = Verdict(
+        state=verdict_state(succeeded=succeeded, failed=failed, cancelled=cancelled),
+        evidence=evidence or "",
+        operator=operator,
+        result=result,
+        effect=effect,
+        request_id=request_id,
+        process_gone=process_gone,
+    )
+    run(work(str(execution), verdict, directory, console, settings))
+
+
+@app.command(rich_help_panel=PANEL)
+def doctor(
+    adopt: Annotated[
+        str | None, typer.Option(metavar="moved|copy", help="Accept a folder from elsewhere.")
+    ] = None,
+    forget: Annotated[
+        str | None, typer.Option(metavar="LEDGER", help="A ledger is lost: a new one may be made.")
+    ] = None,
+    directory: Directory = STATE,
+    database: DatabaseUrl = None,
+    json_lines: Json = False,
+) -> None:
+    """Show what is here and in force, what is wrong, and what mends it."""
+    from nerve.deploy import doctor as room
+
+    console = console_of(json_lines)
+    if adopt is not None:
+        raise typer.Exit(room.adopt_directory(directory, adopt, console))
+    if forget is not None:
+        run(room.forget_ledger(directory, forget, console))
+    run(room.doctor(directory, console, settings_of(database=database)))
+
+
+migrations = typer.Typer(help="The schema of the ledgers.", no_args_is_help=True)
+app.add_typer(migrations, name="migrate", rich_help_panel=PANEL)
+Room = Annotated[
+    str | None, typer.Option("--room", help="brain or hands: what an empty database will hold.")
+]
+
+
+@migrations.command("status")
+def migrate_status(
+    room: Room = None,
+    directory: Directory = STATE,
+    database: DatabaseUrl = None,
+    json_lines: Json = False,
+) -> None:
+    """Which schema each ledger has, and which one this build writes."""
+    from nerve.deploy.migrate import status
+
+    run(status(directory, room, console_of(json_lines), settings_of(database=database)))
+
+
+@migrations.command("up")
+def migrate_up(
+    room: Room = None,
+    directory: Directory = STATE,
+    database: DatabaseUrl = None,
+    json_lines: Json = False,
+) -> None:
+    """Make or upgrade the ledgers; what is current stays as it is."""
+    from nerve.deploy.migrate import up
+
+    run(up(directory, room, console_of(json_lines), settings_of(database=database)))
+
+
+@app.command(rich_help_panel=PANEL)
+def metrics(directory: Directory = STATE, json_lines: Json = False) -> None:
+    """What the ledgers of a directory hold now, in Prometheus' text form."""
+    from nerve.deploy.client import existing
+    from nerve.deploy.metrics import text_of
+
+    text = text_of(existing(directory))
+    console_of(json_lines).answer({"text": text}, text.rstrip())
