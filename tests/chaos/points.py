@@ -19,7 +19,7 @@ RARE = (
 )
 """What no healthy run reaches; `test_rare_points` brings each about by hand."""
 
-ELSEWHERE = ("common.rabbitmq.*",)
+ELSEWHERE = ("common.rabbitmq.*", "common.rocketmq.*", "common.broker.ro*")
 """Points of brokers that need a server: their own chaos tests run where there is one."""
 
 OPERATOR = ("hands.claim_unknown.*", "hands.reconcile.*")
@@ -31,7 +31,13 @@ CLIENT = (
     "brain.submit.*",
     "sql.*",
 )
-NOT_BRAIN = ("brain.cancel.*", "brain.close.*", "brain.open_*", "brain.submit.*")
+NOT_BRAIN = (
+    "brain.cancel.*",
+    "brain.close.*",
+    "brain.open_*",
+    "brain.submit.*",
+    "common.lives.*",
+)
 BROKER = ("brain.not_found.*", "brain.remote.*", "common.broker.*", "common.inbox.*")
 OF_MEMORY = "common.broker.memory.*"
 IN_MEMORY = (OF_MEMORY, "brain.remote.*", "common.inbox.received", "common.inbox.*_ack")
@@ -118,7 +124,8 @@ def _roles(arrangement: str, name: str) -> list[str]:
     if matches(name, CLIENT):
         roles.append("client")
     if arrangement == ONE:
-        return roles if matches(name, (*NOT_BRAIN, *BROKER)) else [*roles, "both"]
+        unreached = (*NOT_BRAIN[:-1], *BROKER)
+        return roles if matches(name, unreached) else [*roles, "both"]
     if name.startswith(("brain.", "common.", "sql.")) and not matches(name, NOT_BRAIN):
         roles.append("brain")
     if name.startswith(("hands.", "common.", "sql.")):

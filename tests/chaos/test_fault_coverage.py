@@ -13,6 +13,9 @@ from nerve.common import faults
 ROOT = Path(__file__).parents[2]
 ROOMS = ("common/nerve/common", "brain/nerve/brain", "hands/nerve/hands")
 
+SERVERS = ("rabbitmq", "rocketmq")
+"""Adapters of brokers that need a server; see ELSEWHERE in `chaos.points`."""
+
 WATCHED = frozenset({"publish", "_publish", "ack", "link", "COMMIT", "drop_lock", "invoke"})
 """Names under which commits, publishes, acknowledgements, object writes, lock releases and tools are called."""
 
@@ -20,7 +23,6 @@ COVERED = {
     "common/sql/committer.py Committer._commit": "_write and _together have the points",
     "common/sql/migrate.py": "a migration is one transaction of an offline tool",
     "common/broker/sqlite_writer.py QueueWriter._attempt": "before and after stand around it",
-    "common/broker/sqlite_writer.py QueueWriter._flush": "_attempt has the points",
     "common/broker/sqlite_file.py": "making an empty queue file: nothing is in it",
     "common/broker/unruly.py": "for tests: the broker within has the points",
     "common/lease.py Hosts.close": "drop_lock has the points",
@@ -91,7 +93,7 @@ def sites() -> Iterator[Site]:
 def sources() -> Iterator[Path]:
     for room in ROOMS:
         for path in sorted((ROOT / room).rglob("*.py")):
-            if "migrations" not in path.parts and "rabbitmq" not in str(path):
+            if "migrations" not in path.parts and not path.stem.startswith(SERVERS):
                 yield path
 
 

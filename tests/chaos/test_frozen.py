@@ -138,11 +138,7 @@ async def test_hands_that_thaw_before_they_enter_a_tool_do_not_enter_it(
         hands = campaign.cluster.start("hands", faults="hands.engine.started=stop@1")
         await hands.ready()
         await campaign.probe.submit("plain")
-
-        async def stopped() -> bool:
-            return bool(hands.hits())
-
-        await seen(stopped, "it froze just before its tool")
+        assert await hands.stopped(), "it froze just before its tool"
         standby = campaign.cluster.start("hands")
         await standby.ready()
         await seen(campaign.probe.any_unknown, "its outcome is UNKNOWN")

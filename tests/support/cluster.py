@@ -160,6 +160,18 @@ class Node:
         assert status is not None
         return status
 
+    def is_stopped(self) -> bool:
+        return writelock.is_stopped(self.pid)
+
+    async def stopped(self, seconds: float = 20.0) -> bool:
+        """Whether it stands still by then: SIGSTOP reaches a process a little after it was sent."""
+        with suppress(AssertionError):
+            await self._until(self.is_stopped, seconds, "stands still")
+        return self.is_stopped()
+
+    async def stopped_or_ready(self) -> None:
+        await self._until(lambda: self.is_stopped() or self.is_ready(), 20, "is up")
+
     def signal(self, number: int) -> None:
         if self.running:
             with suppress(ProcessLookupError):

@@ -1,6 +1,7 @@
 """Asks a state directory from the outside: submits, waits, resolves UNKNOWNs, and audits what became of it all."""
 
 import asyncio
+import os
 import time
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import asynccontextmanager
@@ -136,6 +137,7 @@ class Probe:
         self.acknowledged: dict[str, Acknowledged] = {}
         self.unknown: dict[str, Unknown] = {}
         self._count = 0
+        self._prefix = f"{os.getpid()}x{time.monotonic_ns() % 1_000_000}"
 
     @classmethod
     @asynccontextmanager
@@ -149,14 +151,14 @@ class Probe:
     async def submit(self, kind: str, note: str = "", *, session: str | None = None) -> Turn:
         """One Turn in a Session of its own, or behind others; it is acknowledged when this returns."""
         self._count += 1
-        name = session or f"s{self._count}"
+        name = session or f"s{self._prefix}-{self._count}"
         agent = "steps" if kind == "steps" else "chaos"
         text = CANCELLED.get(kind, kind)
         made = await self.runtime.session(SessionKey("n", name), agent=agent)
-        turn = await made.submit(f"{name}-{self._count}", text)
+        turn = await made.submit(f"{self._prefix}-{self._count}", text)
         self.keep(turn.id, kind, note)
         if kind == "cancelled":
-            await turn.cancel(f"cancel-{self._count}")
+            await turn.cancel(f"{self._prefix}-cancel-{self._count}")
         return turn
 
     def keep(self, turn: str, kind: str, note: str) -> None:

@@ -136,7 +136,26 @@ class StateDirectory:
 
     def forget(self, name: str) -> None:
         """An operator says that the ledger `name` is lost: a new one may be made."""
+        with _locked(self.path):
+            marker = _read(self.path)
+            marker.get("signs", {}).pop(name, None)
+            _replace(self.path, marker)
         self._marker = _change(self.path, lambda ledgers: ledgers - {name})
+
+    @contextmanager
+    def sign(
+        self, name: str
+    ) -> Generator[tuple[dict[str, Any] | None, Callable[[dict[str, Any]], None]]]:
+        """What the marker knows of a ledger's file, and how to write down something else; alone."""
+
+        def write(sign: dict[str, Any]) -> None:
+            marker = _read(self.path)
+            marker.setdefault("signs", {})[name] = sign
+            _replace(self.path, marker)
+            self._marker = marker
+
+        with _locked(self.path):
+            yield _read(self.path).get("signs", {}).get(name), write
 
     def _refuse_stranger(self) -> None:
         here = _folder(self.path)

@@ -1,5 +1,6 @@
 """Where a Hands host keeps its truth: a file of a state directory, or a PostgreSQL database."""
 
+import asyncio
 from collections.abc import Callable
 from typing import Any, Protocol, final
 
@@ -7,6 +8,7 @@ from nerve.common.clock import Clock
 from nerve.common.liveness import FileLiveness, Liveness
 from nerve.common.place import StateDirectory
 from nerve.common.sql import Ledger, open_sqlite
+from nerve.common.sql.lives import recognize
 from nerve.common.wakeups import Wakeups
 from nerve.hands.ledger.schema import HANDS_SCHEMA
 
@@ -62,14 +64,15 @@ class LocalStorage:
     ) -> HandsBackend:
         name = f"hands-{route}"
         path = self._directory.ledger(name)
+        known = name in self._directory.ledgers
+        if known:
+            await asyncio.to_thread(recognize, self._directory, name, now=clock.now_ms())
         ledger = await open_sqlite(
-            path,
-            HANDS_SCHEMA,
-            clock=clock,
-            create=create and name not in self._directory.ledgers,
-            observe=observe,
+            path, HANDS_SCHEMA, clock=clock, create=create and not known, observe=observe
         )
         self._directory.made(name)
+        if not known:
+            await asyncio.to_thread(recognize, self._directory, name, now=clock.now_ms())
         return _LocalBackend(ledger, FileLiveness(self._directory.locks, ledger.path))
 
 
