@@ -316,7 +316,9 @@ class Hosts:
             return list(await tx.all(OTHERS, id=me))
 
         rows = await self._ledger.read(query)
-        locks = await self._liveness.look([row["id"] for row in rows]) if rows else {}
+        locks: Mapping[str, LockSight] = {}
+        if rows:
+            locks = await self._liveness.look([row["id"] for row in rows])
         for row in rows:
             if self._dead(row, locks[row["id"]]):
                 await self._release(row["id"])

@@ -7,6 +7,7 @@ import pytest
 
 from nerve.brain.agents.context import Context
 from nerve.common.sql import sql
+from nerve.protocol.commands import StartCommand
 from nerve.protocol.content import Message
 from nerve.protocol.controls import CancelExecution, RouteQuery, SettledExecutions
 from nerve.protocol.execution import ExecutionState
@@ -80,7 +81,7 @@ async def test_a_route_that_is_away_delays_and_loses_nothing(cell: Cell) -> None
     turns = [await session.submit(f"r{n}", "x") for n in range(3)]
     assert (await turns[0].status()).phase in ("QUEUED", "RUNNING", "WAITING")
     hands.failing = None
-    hands.auto = lambda command: "late"
+    hands.auto = late
     for turn in turns:
         assert (await soon(turn.result())).text == "late"
 
@@ -208,3 +209,7 @@ async def test_a_refused_command_failed_without_effect(cell: Cell) -> None:
     )
     assert (await soon(turn.result())).text == "none"
     assert seen == ["The tool failed and changed nothing: another tool"]
+
+
+def late(command: StartCommand) -> str:
+    return "late"

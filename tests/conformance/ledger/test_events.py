@@ -103,6 +103,7 @@ async def test_a_filtered_page_moves_on_even_where_it_is_empty(cell: Cell) -> No
     found: list[PublicEvent] = []
     cursor: str | None = None
     empty = 0
+    page = await session.events(limit=1)
     for _ in range(1000):
         page = await session.events(cursor, limit=7, thread="quiet")
         assert int(page.cursor[1:]) - (0 if cursor is None else int(cursor[1:])) <= 7

@@ -25,10 +25,10 @@ from nerve.brain.ledger.repair import stuck
 from nerve.brain.ledger.schema import SCHEMA
 from nerve.brain.ledger.sessions import OpenSession, open_session
 from nerve.brain.ledger.step_unit import Verdict
-from nerve.common.sql import Statement, Tx
+from nerve.common.sql import Statement, Tx, sql
 from nerve.common.sql.migrate import ddl
 from nerve.protocol.content import Message
-from support.brain_cell import KEY, QUICK, Cell, brain_cell, function, hello, opened, write
+from support.brain_cell import KEY, QUICK, Cell, brain_cell, function, hello, opened, rows, write
 from support.brain_desk import DEFINITION, ID, Desk
 from support.fake_hands import FakeHands
 from support.waiting import soon
@@ -212,17 +212,10 @@ async def test_bytes_written_per_turn_do_not_grow_with_the_thread(cell: Cell) ->
     session = await opened(runtime)
     pages: list[int] = []
 
-    def size() -> int:
-        connection = sqlite3.connect(runtime.ledger.path)
-        (bytes_kept,) = connection.execute(
-            "select sum(length(entries) + length(state)) from journal"
-        ).fetchone()
-        connection.close()
-        return int(bytes_kept or 0)
-
+    kept = sql("select sum(length(entries) + length(state)) as size from journal")
     for n in range(60):
         await soon((await session.submit(f"r{n}", "y" * 500)).result())
-        pages.append(size())
+        pages.append(int((await rows(runtime, kept))[0]["size"]))
     grown = [after - before for before, after in zip(pages, pages[1:], strict=False)]
     assert max(grown[-10:]) <= 1.05 * max(grown[:10])
 

@@ -128,7 +128,10 @@ def test_a_folder_of_somebody_else_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_network_file_system_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(place, "_file_system", lambda path: "nfs4")
+    def network(path: Path) -> str:
+        return "nfs4"
+
+    monkeypatch.setattr(place, "_file_system", network)
     with pytest.raises(BadInput, match=r"network file system \(nfs4\)"):
         StateDirectory.open(tmp_path / "s", create=True)
     assert not (tmp_path / "s" / "nerve.json").exists()

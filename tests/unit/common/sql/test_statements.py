@@ -5,6 +5,7 @@ import pkgutil
 import re
 import sqlite3
 from collections.abc import Iterator
+from types import ModuleType
 
 import pytest
 
@@ -17,10 +18,9 @@ from nerve.common.sql.migrate import ddl
 from nerve.hands.ledger.schema import HANDS_SCHEMA as HANDS
 
 
-def statements(package: object, only: str) -> Iterator[tuple[str, Statement]]:
+def statements(package: ModuleType, only: str) -> Iterator[tuple[str, Statement]]:
     """Module-level statements below a package, each under the module that wrote it."""
-    path, name = package.__path__, package.__name__  # type: ignore[attr-defined]
-    for found in pkgutil.walk_packages(path, f"{name}."):
+    for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
         if "migrations" in found.name or not re.search(only, found.name):
             continue
         module = importlib.import_module(found.name)
