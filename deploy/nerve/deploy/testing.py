@@ -66,10 +66,12 @@ class LocalRuntime:
         return await self.runtime.session(named, agent, version=version)
 
     async def ask(self, agent: str, text: str, *, timeout: float = 20.0) -> str:
-        """Submit to a new Session and return the text of the answer."""
+        """Submit to a new Session and return the text of the answer; fail where there is none."""
         number = len(await self.runtime.list_turns(limit=1000)) + 1
         session = await self.session(f"ask-{number}", agent)
-        return (await session.call(f"ask-{number}", text, timeout)).text
+        result = await session.call(f"ask-{number}", text, timeout)
+        assert result.output is not None, f"{result.turn} is {result.phase}: {result.failure}"
+        return result.text
 
     async def turn(self, id: str) -> Turn:
         return await self.runtime.get_turn(id)

@@ -1,5 +1,6 @@
 """The kit that users test their agents with: real engines, virtual time, faults, a directory that lasts."""
 
+import asyncio
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -7,7 +8,8 @@ from typing import Any
 import pytest
 
 from nerve.brain.agents.react import ReactAgent, ScriptedModel
-from nerve.deploy.testing import local_runtime
+from nerve.brain.why import Reason
+from nerve.deploy.testing import VirtualClock, faults, local_runtime
 from nerve.protocol.catalog import Catalog
 from nerve.protocol.errors import BadInput
 
@@ -46,6 +48,38 @@ async def test_a_directory_that_outlives_the_block_goes_on(tmp_path: Path) -> No
         again = await (await runtime.session("s")).submit("r", "Oslo?")
         assert again.id == turn.id
         assert (await again.result(20)).text == "It will be: sunny in Oslo."
+
+
+@pytest.mark.capability("H9.1", "C5.1")
+async def test_a_retry_waits_on_virtual_time() -> None:
+    clock = VirtualClock()
+    script = [{"text": "hi", "fault": {"status": 503, "times": 1}}]
+    agent = ReactAgent("a", model=ScriptedModel(script))
+    async with local_runtime(agent, clock=clock) as runtime:
+        turn = await (await runtime.session("s", "a")).submit("r", "hello")
+        result = asyncio.ensure_future(turn.result())
+        while Reason.BACKOFF not in (await turn.status()).reasons:
+            await asyncio.sleep(0)
+        retry_at = (await turn.status()).recovery
+        assert retry_at is not None and retry_at.retry_at is not None
+        assert retry_at.retry_at > clock.now_ms()
+        while not result.done():
+            await clock.advance(1)
+        assert result.result().text == "hi"
+
+
+@pytest.mark.capability("H9.1")
+async def test_a_named_fault_breaks_the_tool_and_the_model_is_told() -> None:
+    async with local_runtime(weather(), tools) as runtime:
+        with faults.armed("hands.tool.before_call=raise@1"):
+            told = await runtime.ask("weather", "Oslo?")
+        assert "InjectedFault" in told
+
+
+async def test_a_turn_that_fails_is_no_answer() -> None:
+    async with local_runtime(ReactAgent("a", model=ScriptedModel([]))) as runtime:
+        with pytest.raises(AssertionError, match="FAILED.*model"):
+            await runtime.ask("a", "hello")
 
 
 async def test_several_routes_have_no_single_worker() -> None:
