@@ -115,7 +115,7 @@ class Intake:
         self._follow(candidates, verdicts, host_id)
         for each, verdict in zip(candidates, verdicts, strict=True):
             if verdict.admission not in _DECIDED:
-                await self._answer(each, verdict)
+                await self._answer_or_refuse(each, verdict)
 
     async def _candidates(self, raws: Sequence[bytes]) -> list[_Candidate]:
         candidates: list[_Candidate] = []
@@ -212,6 +212,15 @@ class Intake:
         now = self._clock.now_ms()
         if now - command.issued_at > LATE_MS:
             self._speaker.late_until = now + LATE_MS
+
+    async def _answer_or_refuse(self, each: _Candidate, verdict: Verdict) -> None:
+        """What cannot be answered is refused: it must not bring back its whole bundle."""
+        try:
+            await self._answer(each, verdict)
+        except Unavailable:
+            raise
+        except NerveError as error:
+            await self._refuse(each.envelope.raw, error)
 
     async def _answer(self, each: _Candidate, verdict: Verdict) -> None:
         command = each.command

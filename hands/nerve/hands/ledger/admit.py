@@ -25,7 +25,7 @@ INSERT = sql(
     " :now, :admit_before, :started_at)"
     " on conflict (id) do nothing"
 )
-KNOWN = sql("select state, attempt, request_digest from execution where id = :id")
+KNOWN = sql("select namespace, request_digest from execution where id = :id")
 ANY_BARRED = sql("select 1 from barred limit 1")
 BARRED = sql("select code, reason from barred where execution = :id and until >= :admit_before")
 
@@ -144,6 +144,8 @@ async def _barred(tx: Tx, command: Command) -> Verdict | None:
 
 
 def _known(row: Row, command: Command) -> Verdict:
+    if row["namespace"] != command.namespace:
+        return Verdict(admission=Admission.CONFLICT)
     if row["request_digest"] is None:
         return Verdict(admission=Admission.TOMBSTONE)
     same = row["request_digest"] == command.request_digest
