@@ -54,6 +54,10 @@ test: lint layout ## everything that must pass before a commit lands
 sabotage: setup ## break each law on purpose; fails where the tests marked for it still pass
 	$(BIN)/python tests/sabotage/run.py $(ARGS)
 
+.PHONY: chaos
+chaos: setup ## kill at every point and KILLS times at random, with a report in build/chaos
+	PYTHONPATH=tests $(BIN)/python -m chaos.run --kills $(KILLS) $(ARGS)
+
 .PHONY: bench
 bench: setup ## ratios against peers and limits, in one run (ARGS=--quick for a short look)
 	$(BIN)/python tests/bench/run.py $(ARGS)

@@ -43,6 +43,7 @@ class Result:
     """What a campaign did and what became of it."""
 
     arrangement: str
+    name: str = ""
     kills: list[str] = field(default_factory=list[str])
     missed: list[str] = field(default_factory=list[str])
     audits: list[Audit] = field(default_factory=list[Audit])

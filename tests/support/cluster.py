@@ -40,14 +40,14 @@ PRODUCTION: Mapping[str, str] = {"NERVE_LOG_LEVEL": "WARNING"}
 class Forge:
     """The parent of every process of a test run."""
 
-    def __init__(self) -> None:
+    def __init__(self, environment: Mapping[str, str] | None = None) -> None:
         tests = Path(__file__).parents[1]
         paths = [str(tests), *filter(None, [os.environ.get("PYTHONPATH")])]
         self._process = subprocess.Popen(
             [sys.executable, "-m", "support.cluster_fork"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), **(environment or {})},
         )
         self._changed = threading.Condition()
         self._pids: dict[int, int] = {}
