@@ -8,7 +8,8 @@ from pathlib import Path
 from nerve.common import process
 from nerve.common.clock import VirtualClock
 from nerve.common.lease import FIRST_BEAT, REGISTER, Release, release
-from nerve.common.sql import Row, SqliteLedger, Tx, law, open_sqlite, sql
+from nerve.common.sql import Ledger, Row, Tx, law, open_sqlite, sql
+from nerve.common.sql.postgres import open_postgres
 from nerve.hands.ledger import HANDS_SCHEMA
 from nerve.hands.ledger.admit import Admit, Command, Verdict, admit
 from nerve.hands.ledger.answers import recorded
@@ -61,7 +62,7 @@ async def register(tx: Tx, unit: tuple[str, int]) -> None:
 class Book:
     """One connection to the ledger, and the host that acts through it."""
 
-    ledger: SqliteLedger
+    ledger: Ledger
     host: str
     speaker: Speaker
     clock: VirtualClock
@@ -150,10 +151,18 @@ class Book:
 
 @asynccontextmanager
 async def open_book(
-    path: Path, clock: VirtualClock, *, host: str = "host-1", asker: Asker | None = None
+    place: Path | str,
+    clock: VirtualClock,
+    *,
+    host: str = "host-1",
+    asker: Asker | None = None,
 ) -> AsyncGenerator[Book]:
-    """Open the ledger at `path` and register `host` in it."""
-    ledger = await open_sqlite(path, HANDS_SCHEMA, clock=clock, create=True)
+    """Open the ledger in the file or database `place` and register `host` in it."""
+    ledger: Ledger = (
+        await open_sqlite(place, HANDS_SCHEMA, clock=clock, create=True)
+        if isinstance(place, Path)
+        else await open_postgres(place, HANDS_SCHEMA, clock=clock, create=True)
+    )
     try:
         await ledger.commit(register, (host, clock.now_ms()))
         speaker = Speaker(

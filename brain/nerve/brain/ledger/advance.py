@@ -143,7 +143,7 @@ async def _thread_after(
 async def _write_checkpoint(tx: Tx, unit: Advance) -> None:
     step = unit.at.step_id
     if unit.checkpoint is not None:
-        await tx.run(
+        await tx.later(
             JOURNAL,
             thread=unit.at.thread,
             position=unit.checkpoint.position,
@@ -156,7 +156,7 @@ async def _write_checkpoint(tx: Tx, unit: Advance) -> None:
             now=unit.now,
         )
     for receipt in unit.receipts:
-        await tx.run(
+        await tx.later(
             PUT_RECEIPT,
             turn=unit.at.turn,
             key=receipt.key,
@@ -168,12 +168,12 @@ async def _write_checkpoint(tx: Tx, unit: Advance) -> None:
             now=unit.now,
         )
     for execution in unit.applied:
-        await tx.run(APPLY, execution=execution, step=step, now=unit.now)
+        await tx.later(APPLY, execution=execution, step=step, now=unit.now)
 
 
 async def _write_intents(tx: Tx, unit: Advance) -> None:
     for intent in unit.intents:
-        await tx.run(
+        await tx.later(
             PUT_INTENT,
             execution=intent.execution,
             turn=unit.at.turn,
@@ -195,7 +195,7 @@ async def _write_intents(tx: Tx, unit: Advance) -> None:
 async def _write_turn(tx: Tx, unit: Advance) -> None:
     if unit.next is Next.RETRY:
         assert unit.retry is not None
-        await tx.run(
+        await tx.later(
             RETRY_TURN,
             id=unit.at.turn,
             policy=unit.retry.policy,
@@ -211,7 +211,7 @@ async def _write_turn(tx: Tx, unit: Advance) -> None:
             Next.PARK: TurnPhase.WAITING,
             Next.SETTLE: TurnPhase.SETTLING,
         }[unit.next]
-        await tx.run(
+        await tx.later(
             GO_ON,
             id=unit.at.turn,
             phase=phase.value,
@@ -226,7 +226,7 @@ async def _write_turn(tx: Tx, unit: Advance) -> None:
         )
         return
     assert unit.end in TERMINAL
-    await tx.run(
+    await tx.later(
         END_TURN,
         id=unit.at.turn,
         phase=unit.end.value,
@@ -257,7 +257,7 @@ async def _write_run(tx: Tx, unit: Advance) -> None:
     state = _RUN_AFTER.get(unit.next)
     failed = unit.next in (Next.RETRY, Next.FAIL, Next.SETTLE, Next.SETTLED)
     if state is not None:
-        await tx.run(
+        await tx.later(
             PUT_RUN,
             turn=unit.at.turn,
             number=unit.at.run,
@@ -268,7 +268,7 @@ async def _write_run(tx: Tx, unit: Advance) -> None:
             started_at=unit.at.run_started_at,
             now=unit.now,
         )
-    await tx.run(
+    await tx.later(
         PUT_STEP,
         turn=unit.at.turn,
         run=unit.at.run,

@@ -243,7 +243,7 @@ async def lose(
         retry_at=ready_at if waits else None,
         reason=reason if waits else None,
     )
-    await tx.run(
+    await tx.later(
         PUT_RUN,
         turn=turn,
         number=run,
@@ -254,7 +254,7 @@ async def lose(
         started_at=row["claimed_at"],
         now=now,
     )
-    await tx.run(
+    await tx.later(
         PUT_STEP,
         turn=turn,
         run=run,

@@ -194,7 +194,7 @@ async def apply(
         "reason": update.reason,
         "at": update.at,
     }
-    await tx.run(
+    await tx.later(
         SEEN_LEDGER,
         route=intent["route"],
         id=mark.ledger_id,
@@ -268,7 +268,7 @@ def eligible(turn: Row, *, open_count: int) -> bool:
 
 async def observe(tx: Tx, execution: str, kind: str, body: bytes, now: int) -> None:
     """Keep what was not applied, as evidence for a person."""
-    await tx.run(OBSERVE, execution=execution, kind=kind, body=body, now=now)
+    await tx.later(OBSERVE, execution=execution, kind=kind, body=body, now=now)
 
 
 def _result_bytes(update: ExecutionUpdate | SnapshotUpdate) -> bytes | None:

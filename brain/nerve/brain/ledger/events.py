@@ -75,7 +75,7 @@ async def _say(
     """Write what was said into the history, and return the event's whole body."""
     message, content = said
     written = content.to_json()
-    await tx.run(
+    await tx.later(
         SAY,
         session=session,
         sequence=sequence,

@@ -3,7 +3,8 @@
 from nerve.common.sql.law import ALONE, Law, Row, Tx, Value, law
 from nerve.common.sql.ledger import Ledger, LedgerIdentity
 from nerve.common.sql.migrate import Schema
-from nerve.common.sql.sqlite_ledger import SqliteLedger, next_position, open_sqlite
+from nerve.common.sql.position import next_position
+from nerve.common.sql.sqlite_ledger import SqliteLedger, open_sqlite
 from nerve.common.sql.statement import Statement, sql
 
 __all__ = [

@@ -53,6 +53,10 @@ class Tx(Protocol):
         does not read it again."""
         ...
 
+    async def later(self, statement: Statement, /, **parameters: Value) -> None:
+        """As `many`, of one: a write that nothing in this law looks back at."""
+        ...
+
     async def lock(self, statement: Statement, /, **parameters: Value) -> None:
         """Take the row locks of a `select ... for update` on a server; what is read afterwards
         stands still. SQLite has one writer and is not asked."""

@@ -99,6 +99,9 @@ class LockstepTx:
             _, arguments = self._postponed.setdefault(statement.text, (statement, []))
             arguments.extend(map(statement.arguments, rows))
 
+    async def later(self, statement: Statement, /, **parameters: Value) -> None:
+        await self.many(statement, (parameters,))
+
     async def lock(self, statement: Statement, /, **parameters: Value) -> None:
         await Request(Kind.ROWS, statement, (statement.arguments(parameters),))
 

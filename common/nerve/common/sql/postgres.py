@@ -33,6 +33,7 @@ V = TypeVar("V")
 
 BATCH_UNITS_MAX = 64
 DEFER_SECONDS = 0.25
+HELP_SECONDS = 0.05
 LANES = 2
 READERS = 1
 READ_ATTEMPTS = 6
@@ -56,6 +57,7 @@ class PostgresLedger:
         self._queue = KeyedQueue.empty()
         self._deferred: list[Entry] = []
         self._timer: asyncio.TimerHandle | None = None
+        self._helping: asyncio.TimerHandle | None = None
         self._lanes = [Lane(self, source, f"{writer}-{number}") for number in range(lanes)]
         self._readers = [_Reader(source) for _ in range(readers)]
         self._observe = observe
@@ -109,8 +111,9 @@ class PostgresLedger:
         self._flush()
         for lane in self._lanes:
             await lane.close()
-        if self._timer is not None:
-            self._timer.cancel()
+        for timer in (self._timer, self._helping):
+            if timer is not None:
+                timer.cancel()
         self._refusal = LedgerUnavailable(
             "the ledger was closed by this process",
             where="ledger",
@@ -146,10 +149,25 @@ class PostgresLedger:
         self._wake()
 
     def _wake(self) -> None:
-        for lane in self._lanes:
-            if lane.idle:
-                lane.wake()
-                return
+        """One lane makes the largest batches. Another one helps where a whole batch waits, or where
+        the first is held up."""
+        first, *others = self._lanes
+        if first.idle:
+            first.wake()
+            return
+        if len(self._queue) >= BATCH_UNITS_MAX:
+            self._help(others)
+        elif self._helping is None:
+            loop = asyncio.get_running_loop()
+            self._helping = loop.call_later(HELP_SECONDS, self._help, others)
+
+    def _help(self, others: Sequence[Lane]) -> None:
+        if self._helping is not None:
+            self._helping.cancel()
+            self._helping = None
+        lane = next((each for each in others if each.idle), None)
+        if lane is not None and len(self._queue):
+            lane.wake()
 
 
 class _Second(Exception):

@@ -7,13 +7,16 @@ import asyncpg
 
 from nerve.common.sql.law import Value
 from nerve.common.sql.lockstep import Kind
+from nerve.common.sql.position import NEXT_POSITION, SEVERAL_POSITIONS
+from nerve.common.sql.postgres_bulk import Bulk, bulk_of
 from nerve.common.sql.statement import ORDINAL, Statement
 
-Raw = "asyncpg.Connection[Any]"
+_types: dict[str, list[str]] = {}
+"""The types of a statement's arguments, which depend on the schema of this build alone."""
 
 
 class Connection:
-    """`raw` and the state of the transaction that is open on it."""
+    """Executes one statement for many units at once."""
 
     def __init__(self, raw: "asyncpg.Connection[Any]") -> None:
         self.raw = raw
@@ -21,15 +24,38 @@ class Connection:
     async def execute(
         self, kind: Kind, statement: Statement, arguments: Sequence[tuple[Value, ...]]
     ) -> Sequence[Any]:
+        if len(arguments) == 1:
+            return [await self._alone(kind, statement, arguments[0])]
+        if statement is NEXT_POSITION:
+            last: int = await self.raw.fetchval(SEVERAL_POSITIONS, len(arguments))
+            return [[(last - after,)] for after in reversed(range(len(arguments)))]
+        bulk = await self._bulk(statement)
+        if bulk is None or not bulk.suits(arguments):
+            return await self._each(kind, statement, arguments)
+        arrays = bulk.arrays(arguments)
+        if kind is Kind.MANY:
+            await self.raw.execute(bulk.text, *arrays)
+            return ()
+        rows = bulk.rows(await self.raw.fetch(bulk.text, *arrays), arguments)
+        return rows if kind is Kind.ROWS else [len(each) for each in rows]
+
+    async def _bulk(self, statement: Statement) -> Bulk | None:
+        types = _types.get(statement.postgres)
+        if types is None:
+            prepared = await self.raw.prepare(statement.postgres)
+            types = [each.name for each in prepared.get_parameters()]
+            _types[statement.postgres] = types
+        return bulk_of(statement, types)
+
+    async def _each(
+        self, kind: Kind, statement: Statement, arguments: Sequence[tuple[Value, ...]]
+    ) -> Sequence[Any]:
         if kind is Kind.MANY:
             await self.raw.executemany(statement.postgres, arguments)
             return ()
-        if len(arguments) == 1:
-            return [await self._alone(kind, statement, arguments[0])]
         numbered = [(*each, number) for number, each in enumerate(arguments)]
-        rows = await self.raw.fetchmany(statement.counted, numbered)
         answers: list[list[Any]] = [[] for _ in arguments]
-        for row in rows:
+        for row in await self.raw.fetchmany(statement.counted, numbered):
             answers[row[ORDINAL]].append(row)
         return answers if kind is Kind.ROWS else [len(each) for each in answers]
 

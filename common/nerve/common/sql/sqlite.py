@@ -152,6 +152,9 @@ class SqliteTx:
     async def many(self, statement: Statement, rows: Sequence[Mapping[str, Value]], /) -> None:
         self._connection.executemany(statement.sqlite, map(statement.arguments, rows))
 
+    async def later(self, statement: Statement, /, **parameters: Value) -> None:
+        self._connection.execute(statement.sqlite, statement.arguments(parameters))
+
     async def lock(self, statement: Statement, /, **parameters: Value) -> None:
         """Nothing to do: this transaction holds the one write lock of the file."""
 

@@ -11,24 +11,11 @@ from nerve.common.sql.law import Law, Tx
 from nerve.common.sql.ledger import LedgerIdentity
 from nerve.common.sql.migrate import Schema, prepare
 from nerve.common.sql.sqlite import BUSY_SECONDS, Reader
-from nerve.common.sql.statement import sql
 from nerve.common.writelock import described
 from nerve.protocol.identity import new_uuid7
 
 U = TypeVar("U")
 V = TypeVar("V")
-
-NEXT_POSITION = sql(
-    "update meta set value = cast(cast(value as integer) + 1 as text)"
-    " where key = 'position' returning value"
-)
-
-
-async def next_position(tx: Tx) -> int:
-    """Raise the ledger's monotone position inside the caller's transaction and return it."""
-    row = await tx.one(NEXT_POSITION)
-    assert row is not None
-    return int(row[0])
 
 
 class SqliteLedger:

@@ -97,7 +97,7 @@ async def report(tx: Tx, speaker: Speaker, what: Report, *, now: int) -> None:
         covers_admission=what.sequence == 1 and what.state.is_terminal,
     )
     envelope = speaker.seal(body, namespace=what.namespace, now=now)
-    await tx.run(APPEND, execution=what.execution, sequence=what.sequence, envelope=envelope.raw)
+    await tx.later(APPEND, execution=what.execution, sequence=what.sequence, envelope=envelope.raw)
     row = OutboxRow(
         id=envelope.id, destination=speaker.destination(what.cell), envelope=envelope.raw
     )
