@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from nerve.common.clock import SystemClock, VirtualClock, settle, wait_event, within
+from nerve.common.clock import SystemClock, VirtualClock, nap, settle, wait_event, within
 
 pytestmark = pytest.mark.law(12)
 
@@ -91,6 +91,25 @@ async def test_waiting_for_an_event_tells_whether_it_came() -> None:
     await clock.until_waiting()
     event.set()
     assert await came
+    assert 0 == clock.waiting
+
+
+async def test_naps_of_one_length_end_at_one_moment_or_with_their_bell() -> None:
+    clock, rung, left = VirtualClock(), asyncio.Event(), asyncio.Event()
+    first = asyncio.create_task(nap(clock, left, 1))
+    await clock.until_waiting()
+    await clock.advance(0.4)
+    second = asyncio.create_task(nap(clock, rung, 1))
+    await clock.until_waiting(2)
+    await clock.advance(0.5)
+    assert not first.done() and not second.done()
+    await clock.advance(0.1)
+    await asyncio.gather(first, second)
+    rung.clear()
+    third = asyncio.create_task(nap(clock, rung, 1))
+    await clock.until_waiting()
+    rung.set()
+    await third
     assert 0 == clock.waiting
 
 
