@@ -21,6 +21,7 @@ from nerve.brain.ledger.schema import SCHEMA as BRAIN_SCHEMA
 from nerve.common.clock import SystemClock
 from nerve.common.sql import Schema, open_sqlite
 from nerve.hands.ledger.schema import HANDS_SCHEMA
+from nerve.protocol.errors import NerveError
 from support.cluster import FAST, Cluster, Forge
 
 SOURCE = Path(__file__).with_name("power_shim.c")
@@ -186,28 +187,30 @@ async def _look(
     power.cuts += 1
     power.acknowledged += len(acknowledged)
     power.entered += len(entered)
-    turns = await _ids(cut / "brain.db", BRAIN_SCHEMA, "select id from turn", bool(acknowledged))
-    for turn in set(acknowledged) - turns:
-        power.lost.append(f"the Turn {turn} at cut {power.cuts}")
-    started = await _ids(
-        cut / "hands-hands.db",
-        HANDS_SCHEMA,
-        "select id from execution where attempt > 0",
-        bool(entered),
-    )
-    for execution in {each for each in entered if each.startswith("t") and "~" not in each}:
-        if execution not in started:
-            power.lost.append(f"the start of {execution} at cut {power.cuts}")
+    started = {each for each in entered if "~" not in each}  # Those with it ran inside the Brain.
+    question = "select id from execution where attempt > 0"
+    for file, schema, ask, promised in (
+        (cut / "brain.db", BRAIN_SCHEMA, "select id from turn", set(acknowledged)),
+        (cut / "hands-hands.db", HANDS_SCHEMA, question, started),
+    ):
+        if not promised:
+            continue
+        try:
+            there = await _ids(file, schema, ask)
+        except (NerveError, sqlite3.Error, OSError) as error:
+            power.lost.append(f"the whole {file.name} at cut {power.cuts}: {error}")
+            continue
+        power.lost += [f"{each} of {file.name} at cut {power.cuts}" for each in promised - there]
 
 
-async def _ids(file: Path, schema: Schema, question: str, expected: bool) -> set[str]:
-    """Open the ledger as a host does, and ask; before it was made there is nothing to open."""
-    if not expected or not file.exists() or not file.stat().st_size:
-        return set()
+async def _ids(file: Path, schema: Schema, question: str) -> set[str]:
+    """Open the ledger as a host does, and ask."""
     ledger = await open_sqlite(file, schema, clock=SystemClock(), create=False)
     await ledger.close()
     with closing(sqlite3.connect(file)) as connection:
-        assert connection.execute("pragma integrity_check").fetchone() == ("ok",)
+        (verdict,) = connection.execute("pragma integrity_check").fetchone()
+        if verdict != "ok":
+            raise sqlite3.DatabaseError(verdict)
         return {row[0] for row in connection.execute(question)}
 
 
