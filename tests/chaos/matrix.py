@@ -35,6 +35,9 @@ ARRANGEMENTS: Mapping[str, Mapping[str, int]] = {
 CLIENT_KINDS = ("plain", "cancelled", "talk")
 ROUND_SECONDS = 6.0
 SETTLE_SECONDS = 40.0
+ALL_AT_ONCE = 0.1
+"""How often a random kill takes every process."""
+
 EXPIRY_SECONDS = "0.05"
 
 
@@ -117,8 +120,10 @@ class Campaign:
         victim = self._chance.choice(self.cluster.of(role))
         await self.submit(self._chance.sample(MIX, 3), f"random kill {len(self.result.kills)}")
         await asyncio.sleep(self._chance.choice((0.002, 0.01, 0.03, 0.1)) * self._chance.random())
-        await victim.kill()
-        self.result.kills.append(f"{role} at random")
+        everybody = [node for node in self.cluster.nodes if node.running]
+        for node in everybody if self._chance.random() < ALL_AT_ONCE else [victim]:
+            await node.kill()
+            self.result.kills.append(f"{node.role} at random")
 
     async def finish(self, seconds: float = SETTLE_SECONDS) -> Audit:
         """All hosts up and unarmed: everything must end."""

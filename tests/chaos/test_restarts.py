@@ -274,8 +274,78 @@ async def test_sigterm_at_any_time_ends_in_order_and_doubles_nothing(
             assert ask(queue, commands) == 0
 
 
-@pytest.mark.report("U113")
+@pytest.mark.report("U22")
 @pytest.mark.report("U116")
+@pytest.mark.rule(3)
+async def test_a_drain_of_three_leases_keeps_what_it_owns(hosts: Forge, tmp_path: Path) -> None:
+    environment = {**FAST, "NERVE_LEASE_SECONDS": "1", "NERVE_HEARTBEAT_SECONDS": "0.25"}
+    async with Campaign.open(hosts, tmp_path, FOUR, environment=environment) as campaign:
+        turn = await campaign.probe.submit("long")
+
+        async def begun() -> bool:
+            return await campaign.entered(turn.id)
+
+        await seen(begun, "the tool was entered")
+        stopping = [node for node in campaign.cluster.nodes if node.running]
+        ended = await asyncio.gather(*(node.terminate() for node in stopping))
+        assert ended == [0] * len(stopping)
+        audit = await campaign.finish()
+        assert audit.violations == []
+        assert (audit.completed, audit.effects, audit.unknown_entered) == (1, 1, 0)
+        assert sum(effects_of(campaign).entered.values()) == 1
+
+
+@pytest.mark.rule(7)
+@pytest.mark.parametrize(
+    ("role", "point"),
+    [
+        ("brain", "brain.run.restored"),
+        ("brain", "brain.intake.received"),
+        ("hands", "hands.engine.started"),
+        ("hands", "hands.intake.before_admit"),
+        ("hands", "hands.engine.after_tool"),
+    ],
+)
+async def test_what_a_living_host_lost_inside_is_taken_up_again(
+    hosts: Forge, tmp_path: Path, role: str, point: str
+) -> None:
+    async with Campaign.open(hosts, tmp_path, TWO) as campaign:
+        (old,) = campaign.cluster.of(role)
+        await old.terminate()
+        node = campaign.cluster.start(role, faults=f"{point}=raise@2")
+        await node.ready()
+        await campaign.submit(["plain", "many", "steps", "again"], point)
+        if point == "hands.engine.after_tool":
+            await seen(campaign.probe.any_unknown, "a result that was lost is UNKNOWN")
+            await node.kill()  # Only of a process that is gone is it known what it did.
+        audit = await campaign.finish()
+        assert [hit.name for hit in node.hits()] == [point]
+        assert audit.violations == []
+        lost_results = int(point == "hands.engine.after_tool")
+        assert audit.completed == 4
+        assert audit.unknown_between == 0
+        assert audit.unknown_entered >= lost_results
+
+
+@pytest.mark.rule(8)
+@pytest.mark.parametrize("role", ["brain", "hands"])
+async def test_commits_that_are_always_in_doubt_give_the_verdicts_that_were_written(
+    hosts: Forge, tmp_path: Path, role: str
+) -> None:
+    async with Campaign.open(hosts, tmp_path, TWO) as campaign:
+        (old,) = campaign.cluster.of(role)
+        await old.terminate()
+        node = campaign.cluster.start(role, faults="sql.in_doubt=raise@*")
+        await node.ready()
+        await campaign.submit([*MIX, *MIX], "in doubt")
+        audit = await campaign.finish()
+        assert len(node.hits()) > len(MIX)
+        assert audit.violations == []
+        assert audit.completed == 2 * len(MIX)
+        assert (audit.unknown_entered, audit.unknown_between) == (0, 0)
+
+
+@pytest.mark.report("U113")
 async def test_waiting_for_a_tool_at_the_end_costs_no_cpu(hosts: Forge, tmp_path: Path) -> None:
     async with Campaign.open(hosts, tmp_path, TWO) as campaign:
         await campaign.probe.submit("long")
