@@ -95,8 +95,10 @@ def execute(address: Any, text: str) -> None:
 
     async def work() -> None:
         connection = await address.connect()
-        await connection.execute(text)
-        await connection.close()
+        try:
+            await connection.execute(text)
+        finally:
+            await connection.close()
 
     with ThreadPoolExecutor(1) as thread:
         thread.submit(lambda: asyncio.run(work())).result()

@@ -9,7 +9,7 @@ from nerve.brain.ledger.sessions import LOCK as LOCK_SESSION
 from nerve.brain.state.run import STEP_OF_RUN, RunState
 from nerve.brain.state.turn import Settle
 from nerve.common.lease import require_live
-from nerve.common.sql import ALONE, Row, Tx, law, sql
+from nerve.common.sql import ALONE, Again, Row, Tx, law, sql
 from nerve.protocol.execution import ExecutionResult
 from nerve.protocol.identity import ThreadKey, run_id, step_id
 
@@ -24,6 +24,12 @@ CLAIM = sql(
     " update thread set phase = 'RUNNING', host = :host, token = token + 1, claimed_at = :now"
     " from free where id = free_id"
     " returning id, session, head, token, position, digest, definition",
+)
+# Others hold what is READY at this moment. With one writer nobody does.
+HELD = sql(
+    "select 1 from thread where id is null and definition = :definition and ready_at <= :now",
+    server="select 1 from thread where definition = :definition and phase = 'READY'"
+    " and ready_at <= :now limit 1",
 )
 RESUME = sql(
     "update thread set phase = 'RUNNING', host = :host, token = token + 1, claimed_at = :now"
@@ -132,6 +138,8 @@ async def claim(tx: Tx, unit: Claim) -> list[Claimed]:
     rows = await tx.all(
         CLAIM, host=unit.host, definition=unit.definition, limit=unit.limit, now=unit.now
     )
+    if not rows and await tx.one(HELD, definition=unit.definition, now=unit.now) is not None:
+        raise Again([])
     return await tx.gather([take(tx, row, now=unit.now) for row in rows])
 
 

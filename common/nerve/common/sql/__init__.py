@@ -1,6 +1,6 @@
 """Ledgers: laws committed in groups, statements written once, schemas checked at the door."""
 
-from nerve.common.sql.law import ALONE, Law, Row, Tx, Value, law
+from nerve.common.sql.law import ALONE, Again, Law, Row, Tx, Value, law
 from nerve.common.sql.ledger import Ledger, LedgerIdentity
 from nerve.common.sql.migrate import Schema
 from nerve.common.sql.position import next_position
@@ -9,6 +9,7 @@ from nerve.common.sql.statement import Statement, sql
 
 __all__ = [
     "ALONE",
+    "Again",
     "Law",
     "Ledger",
     "LedgerIdentity",

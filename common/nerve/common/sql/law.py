@@ -26,6 +26,15 @@ ALONE = "*"
 Value = str | int | float | bytes | None
 
 
+class Again(Exception):
+    """Raised by a law that found nothing because others hold it at this moment: the unit is tried
+    again soon, and in the end has `verdict`. It has written nothing."""
+
+    def __init__(self, verdict: object) -> None:
+        super().__init__("others hold what this unit looks for")
+        self.verdict = verdict
+
+
 class Row(Protocol):
     """One row, read by column name or position. Values are what the statement selected."""
 

@@ -18,7 +18,7 @@ from nerve.common import faults
 from nerve.common.lifecycle import Backoff
 from nerve.common.logs import get_log
 from nerve.common.sql import lockstep
-from nerve.common.sql.law import Law
+from nerve.common.sql.law import Again, Law
 from nerve.common.sql.lockstep import Spoilt, Step
 from nerve.common.sql.postgres_connection import Cleaned, Connection
 from nerve.common.sql.postgres_errors import DRIVER_ERRORS, Meaning, meaning, refused, unavailable
@@ -29,6 +29,8 @@ _log = get_log("nerve.common.postgres")
 PATIENCE_SECONDS = 20.0
 DOUBT_SECONDS = 120.0
 RACES_MAX = 5
+LOOKS_MAX = 12
+HELD_SECONDS = 0.01
 
 FIRST_BATCH = "insert into writer (id, batch) values ($1, 0) on conflict (id) do nothing"
 READ_BATCH = "select batch from writer where id = $1 for update"
@@ -137,7 +139,10 @@ class Lane:
                 step.again()
             try:
                 await self._together(steps, clean=attempts.clean)
-                return True
+                if not attempts.held(steps):
+                    return True
+                await asyncio.sleep(HELD_SECONDS)
+                continue
             except Spoilt:
                 return False
             except DRIVER_ERRORS as error:
@@ -240,8 +245,19 @@ class _Attempts:
     """Which failures of one batch were seen, and so whether another attempt is of use."""
 
     count: int = 0
+    looks: int = 0
     races: int = 0
     clean: bool = False
+
+    def held(self, steps: Sequence[Step]) -> bool:
+        """Whether a unit found nothing because others hold it, and may look again."""
+        self.looks += 1
+        for step in steps:
+            if isinstance(step.error, Again):
+                if self.looks < LOOKS_MAX:
+                    return True
+                step.error, step.verdict = None, step.error.verdict
+        return False
 
     def worth(self, cause: Exception, *, alone: bool) -> bool:
         self.count += 1

@@ -30,10 +30,11 @@ TAKE = "select pg_try_advisory_lock($1)"
 DROP = "select pg_advisory_unlock($1)"
 # What is held in this database, and for how long the server has been up.
 HELD = sql(
-    "select array(select (classid::bigint << 32) | objid::bigint from pg_locks"
+    "select null as held, 0 as up",
+    server="select array(select (classid::bigint << 32) | objid::bigint from pg_locks"
     " where locktype = 'advisory' and granted and objsubid = 1 and database ="
     " (select oid from pg_database where datname = current_database())) as held,"
-    " extract(epoch from clock_timestamp() - pg_postmaster_start_time())::float8 as up"
+    " extract(epoch from clock_timestamp() - pg_postmaster_start_time())::float8 as up",
 )
 
 
