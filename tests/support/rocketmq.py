@@ -44,34 +44,34 @@ class Space:
 
     async def make(self, topic: str, *, groups: Sequence[str] = (), queues: int = 1) -> None:
         """The topic with its own group, or with others."""
-        await asyncio.to_thread(self._make, topic, groups or [names.group(topic)], queues)
-
-    async def make_all(self, topics: Sequence[str]) -> None:
-        await asyncio.gather(*map(self.make, topics))
+        await asyncio.to_thread(self.make_now, topic, groups=groups, queues=queues)
 
     async def delete(self, topic: str) -> None:
         await asyncio.to_thread(admin.delete_topic, self.namesrv, self._name(topic))
 
-    def _make(self, topic: str, groups: Sequence[str], queues: int) -> None:
+    def make_now(self, topic: str, *, groups: Sequence[str] = (), queues: int = 1) -> None:
         admin.make_topic(self.namesrv, self._name(topic), queues=queues)
-        for group in groups:
+        for group in groups or [names.group(topic)]:
             admin.make_group(self.namesrv, self._name(group), self._name(topic))
 
     def _name(self, name: str) -> str:
         return physical(f"{self.settings.prefix}{name}")
 
 
-@asynccontextmanager
-async def space(*, settings: RocketSettings | None = None) -> AsyncGenerator[Space]:
-    """Skips where there is no server or no client."""
+def a_space(settings: RocketSettings | None = None) -> Space:
+    """Skips where there is no server or no client; starting one takes some seconds."""
     pytest.importorskip("grpc")
-    endpoint = await asyncio.to_thread(ROCKETMQ.address)
-    namesrv = await asyncio.to_thread(NAMESRV.address)
+    pytest.importorskip("google.protobuf")
+    endpoint = ROCKETMQ.address()
     settings = settings or RocketSettings(
         endpoint=endpoint, publish_seconds=5, invisible_seconds=10, hold_seconds=0.5
     )
     prefix = f"t{secrets.token_hex(4)}."
-    yield Space(namesrv, replace(settings, endpoint=endpoint, prefix=prefix))
+    return Space(NAMESRV.address(), replace(settings, endpoint=endpoint, prefix=prefix))
+
+
+async def space(settings: RocketSettings | None = None) -> Space:
+    return await asyncio.to_thread(a_space, settings)
 
 
 @asynccontextmanager

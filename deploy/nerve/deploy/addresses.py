@@ -1,5 +1,6 @@
 """From an address that an operator wrote to the thing that it names; what needs an extra says so."""
 
+import os
 from importlib.util import find_spec
 from urllib.parse import urlsplit
 
@@ -8,7 +9,7 @@ from nerve.common.clock import Clock
 from nerve.common.settings import Settings
 from nerve.protocol.errors import BadInput
 
-BROKERS = ("amqp", "amqps")
+BROKERS = ("amqp", "amqps", "rocketmq")
 
 
 def broker_at(url: str, settings: Settings, clock: Clock) -> Broker:
@@ -18,14 +19,28 @@ def broker_at(url: str, settings: Settings, clock: Clock) -> Broker:
         raise BadInput(
             f"there is no broker of the kind {scheme[:40]!r}",
             where="--broker",
-            next_step="write amqp://user@host/ for RabbitMQ, or leave it out",
+            next_step="write amqp://user@host/ for RabbitMQ, rocketmq://host:8081 for RocketMQ 5,"
+            " or leave it out",
         )
+    return _rocketmq(url, settings, clock) if scheme == "rocketmq" else _amqp(url, settings, clock)
+
+
+def _amqp(url: str, settings: Settings, clock: Clock) -> Broker:
     _require("aio_pika", "rabbitmq", "--broker")
     from nerve.common.broker.rabbitmq import RabbitBroker, RabbitSettings
 
     return RabbitBroker(
         RabbitSettings(url=url, publish_seconds=settings.publish_seconds), clock=clock
     )
+
+
+def _rocketmq(url: str, settings: Settings, clock: Clock) -> Broker:
+    """Its keys have variables of their own, so that an address with its options can be shown."""
+    from nerve.common.broker.rocketmq import RocketBroker
+    from nerve.common.broker.rocketmq_address import rocketmq_at
+
+    found = rocketmq_at(url, os.environ, publish_seconds=settings.publish_seconds)
+    return RocketBroker(found, clock=clock)
 
 
 def _require(module: str, extra: str, where: str) -> None:

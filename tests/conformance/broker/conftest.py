@@ -76,11 +76,11 @@ async def rabbitmq(directory: Path) -> AsyncGenerator[Link]:
 
 @asynccontextmanager
 async def rocketmq(directory: Path) -> AsyncGenerator[Link]:
-    async with space() as found:
-        for topic in ("nerve.test.hands.commands", "t.a", "t.b"):
-            await found.make(topic, groups=[f"{topic}.group", "group"])
-        async with two_ends(found) as (sender, receiver):
-            yield Link(sender, receiver)
+    found = await space()
+    for topic in ("nerve.test.hands.commands", "t.a", "t.b"):
+        await found.make(topic, groups=[f"{topic}.group", "group"])
+    async with two_ends(found) as (sender, receiver):
+        yield Link(sender, receiver)
 
 
 BROKERS: dict[str, Opener] = {
