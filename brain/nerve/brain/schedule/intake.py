@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from nerve.brain.ledger.deliver import Accepted, Deliver, Delivered, deliver
 from nerve.brain.ledger.inquiries import NotFound, Patience, not_found
 from nerve.brain.ledger.quarantine import SetAside, set_aside
-from nerve.brain.schedule.scheduler import Notify, Scheduler
+from nerve.brain.schedule.scheduler import Notify, Reservation, Scheduler
 from nerve.brain.tools.messages import Messages
 from nerve.common import faults
 from nerve.common.clock import Clock
@@ -31,11 +31,10 @@ faults.register("brain", ["brain.intake.received", "brain.intake.committed"])
 
 @dataclass(frozen=True, slots=True)
 class _Waiting:
-    """An envelope on its way into the ledger; `reserved`: a slot is kept for what it may claim."""
+    """An envelope on its way into the ledger."""
 
     future: asyncio.Future[Delivered]
     envelope: Envelope
-    reserved: bool
 
 
 class Intake:
@@ -90,8 +89,6 @@ class Intake:
     async def _take_in(self, waiting: Sequence[_Waiting], now: int) -> None:
         lost: BaseException | None = None
         for each in waiting:
-            if each.reserved:
-                self._scheduler.unreserve()
             error = each.future.exception()
             if error is None:
                 await self._go_on(each, each.future.result(), now)
@@ -107,23 +104,23 @@ class Intake:
         match body:
             case ExecutionUpdate() | SnapshotUpdate():
                 self._messages.heard(envelope.route, body.ledger)
-                offers = self._scheduler.reserve()
-                unit = self._deliver(envelope, body, offers, now)
-                return _Waiting(self._ledger.submit(deliver, unit), envelope, bool(offers))
+                slot = self._scheduler.reserve()
+                unit = self._deliver(envelope, body, _offers(slot), now)
+                return self._waiting(self._ledger.submit(deliver, unit), envelope, slot)
             case NotFoundUpdate():
                 self._messages.heard(envelope.route, body.ledger)
-                offers = self._scheduler.reserve()
+                slot = self._scheduler.reserve()
                 missing = NotFound(
                     update=body,
                     envelope=envelope.raw,
                     messages=self._messages,
                     patience=self._patience,
                     host=self._host,
-                    offers=offers,
+                    offers=_offers(slot),
                     relay=self._relay,
                     now=now,
                 )
-                return _Waiting(self._ledger.submit(not_found, missing), envelope, bool(offers))
+                return self._waiting(self._ledger.submit(not_found, missing), envelope, slot)
             case OutputPageUpdate():
                 self._pages(body)
                 return None
@@ -161,11 +158,27 @@ class Intake:
             now=now,
         )
 
-    async def _go_on(self, each: _Waiting, delivered: Delivered, now: int) -> None:
+    def _waiting(
+        self, future: asyncio.Future[Delivered], envelope: Envelope, slot: Reservation | None
+    ) -> _Waiting:
+        """What is claimed starts with its answer, whatever becomes of the one who handed it in."""
+
+        def answered(future: asyncio.Future[Delivered]) -> None:
+            if not future.cancelled() and future.exception() is None:
+                self._start(future.result())
+            if slot is not None:
+                self._scheduler.end(slot)
+
+        future.add_done_callback(answered)
+        return _Waiting(future, envelope)
+
+    def _start(self, delivered: Delivered) -> None:
         if delivered.claimed is not None:
             self._scheduler.start(delivered.claimed)
         elif delivered.ready and delivered.definition is not None:
             self._wake(delivered.definition)
+
+    async def _go_on(self, each: _Waiting, delivered: Delivered, now: int) -> None:
         if delivered.turn is not None:
             self._notify(delivered.turn, False)
         if delivered.accepted is Accepted.STRANGER:
@@ -189,3 +202,7 @@ class Intake:
             topic="updates", code=error.code, reason=str(error)[:1000], head=raw, now=now
         )
         await self._ledger.commit(refuse, unit)
+
+
+def _offers(slot: Reservation | None) -> frozenset[str]:
+    return frozenset() if slot is None else slot.offers

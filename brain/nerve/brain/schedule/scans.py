@@ -1,5 +1,7 @@
 """Duties that find work without any hint, one class each."""
 
+from dataclasses import dataclass
+
 from nerve.brain.ledger.claim import GiveBack, give_back, owned
 from nerve.brain.ledger.inquiries import (
     Inquire,
@@ -98,6 +100,14 @@ class Inquiries:
         return await anything_due(tx, self._clock.now_ms())
 
 
+@dataclass(frozen=True, slots=True)
+class _Suspect:
+    """A Thread that nobody here runs, and the transactions that may be about to tell why."""
+
+    token: int
+    underway: frozenset[int]
+
+
 class Strays:
     """Threads that this host owns and does not run: a task was lost, or a claim was in doubt."""
 
@@ -117,24 +127,29 @@ class Strays:
         self._scheduler = scheduler
         self._host = host
         self._clock = clock
-        self._suspects: dict[str, int] = {}
+        self._suspects: dict[str, _Suspect] = {}
 
     async def run_once(self) -> bool:
-        """A Thread is given back when two looks in a row find it owned and not run."""
+        """A Thread is given back when two looks find it owned and not run, and whatever might
+        have claimed it at the first look has been answered by the second."""
 
         async def query(tx: Tx) -> dict[str, int]:
             return await owned(tx, self._host)
 
         found = await self._ledger.read(query)
-        strays = {
-            thread: token
-            for thread, token in found.items()
-            if thread not in self._scheduler.threads
-        }
-        for thread, token in strays.items():
-            if self._suspects.get(thread) == token:
+        underway = self._scheduler.underway
+        suspects: dict[str, _Suspect] = {}
+        for thread, token in found.items():
+            if thread in self._scheduler.threads:
+                continue
+            before = self._suspects.get(thread)
+            if before is None or before.token != token:
+                suspects[thread] = _Suspect(token, underway)
+            elif before.underway & underway:
+                suspects[thread] = before
+            else:
                 await self._give_back(thread, token)
-        self._suspects = strays
+        self._suspects = suspects
         if await self._ledger.read(stuck):
             await self._ledger.commit(wake_idle_waiters, self._clock.now_ms())
         return False

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import count
 
 from nerve.brain.ledger.claim import Claim, Claimed, claim
 from nerve.brain.ledger.step_unit import Verdict
@@ -20,6 +21,14 @@ Notify = Callable[[str, bool], None]
 class _Running:
     invocation: Invocation
     task: asyncio.Task[None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reservation:
+    """Slots that are kept for one transaction, and the definitions it may claim."""
+
+    number: int
+    offers: frozenset[str]
 
 
 class Scheduler:
@@ -44,26 +53,33 @@ class Scheduler:
         self._notify = notify
         self._poke = poke
         self._running: dict[str, _Running] = {}
-        self._reserved = 0
+        self._numbers = count()
+        self._underway: dict[int, int] = {}
         self._admitting = True
         self._idle = asyncio.Event()
         self._idle.set()
 
-    def reserve(self) -> frozenset[str]:
-        """Definitions that a delivery may claim here, with a slot kept for it; none without one.
+    def reserve(self, slots: int = 1) -> Reservation | None:
+        """Slots for what a transaction may claim here; None where there are none.
 
-        Where there are any, `unreserve` follows once the delivery is committed.
+        `end` follows once its answer is here and what it claimed was started.
         """
-        if not self._admitting or self._free() <= 0:
-            return frozenset()
-        self._reserved += 1
-        return self._registry.ids
+        if not self._admitting or self._free() < slots:
+            return None
+        made = Reservation(number=next(self._numbers), offers=self._registry.ids)
+        self._underway[made.number] = slots
+        return made
 
-    def unreserve(self) -> None:
-        self._reserved -= 1
+    def end(self, reservation: Reservation) -> None:
+        del self._underway[reservation.number]
+
+    @property
+    def underway(self) -> frozenset[int]:
+        """Transactions that may have claimed what does not run yet."""
+        return frozenset(self._underway)
 
     def _free(self) -> int:
-        return self._slots - len(self._running) - self._reserved
+        return self._slots - len(self._running) - sum(self._underway.values())
 
     @property
     def threads(self) -> frozenset[str]:
@@ -75,19 +91,26 @@ class Scheduler:
         more = False
         for definition in self._registry.ids:
             free = self._free()
-            if free <= 0 or not self._admitting:
+            reservation = self.reserve(free) if free > 0 else None
+            if reservation is None:
                 return False
-            unit = Claim(
-                host=self._office.host,
-                definition=definition,
-                limit=free,
-                now=self._office.clock.now_ms(),
-            )
-            claimed = await self._office.ledger.commit(claim, unit)
-            for each in claimed:
-                self.start(each)
+            try:
+                claimed = await self._claim(definition, free)
+                for each in claimed:
+                    self.start(each)
+            finally:
+                self.end(reservation)
             more = more or len(claimed) == free
         return more
+
+    async def _claim(self, definition: str, limit: int) -> list[Claimed]:
+        unit = Claim(
+            host=self._office.host,
+            definition=definition,
+            limit=limit,
+            now=self._office.clock.now_ms(),
+        )
+        return await self._office.ledger.commit(claim, unit)
 
     def start(self, claimed: Claimed) -> None:
         """Run what this host owns by now."""

@@ -21,7 +21,7 @@ from nerve.hands.ledger.schema import HANDS_SCHEMA as HANDS
 def statements(package: ModuleType, only: str) -> Iterator[tuple[str, Statement]]:
     """Module-level statements below a package, each under the module that wrote it."""
     for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
-        if "migrations" in found.name or not re.search(only, found.name):
+        if re.search("migrations|postgres", found.name) or not re.search(only, found.name):
             continue
         module = importlib.import_module(found.name)
         for attribute, value in vars(module).items():
