@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, final
 
+from nerve.common import writelock
 from nerve.common.broker.sqlite import Depth, SqliteBroker
 from nerve.common.clock import SystemClock
 from nerve.common.logs import redact
@@ -87,6 +88,12 @@ def _ledger(place: StateDirectory, name: str, problems: list[str], now: int) -> 
         for each in hosts
         if not each.alive and not any(other.alive for other in hosts)
     ]
+    frozen = writelock.holder(found.path)
+    if frozen is not None and writelock.is_stopped(frozen):
+        problems.append(
+            f"nobody can write to {name}: {writelock.described(found.path)}; a host of it ends that"
+            f" process after its lease, and `kill -CONT {frozen}` lets it go on before"
+        )
     if found.quarantined:
         problems.append(f"{found.quarantined} message(s) are quarantined in {name}")
     if found.outbox_oldest_at is not None and now - found.outbox_oldest_at > QUEUE_IS_LONG_MS:

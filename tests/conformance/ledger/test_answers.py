@@ -37,6 +37,7 @@ REFUSED = sql("select code, reason, head from refused order by id")
 OUTBOX = sql("select id from outbox order by id")
 
 
+@pytest.mark.capability("F11.3")
 @pytest.mark.rule(13)
 @pytest.mark.law(4)
 async def test_unknown_keeps_the_turn_until_a_reconciled_result_comes(cell: Cell) -> None:
@@ -49,10 +50,14 @@ async def test_unknown_keeps_the_turn_until_a_reconciled_result_comes(cell: Cell
     assert status.reasons == ["UNKNOWN_OUTCOME"]
     assert "its host died while it ran" in status.why[0]
     assert f"nerve reconcile {execution}" in status.why[0]
+    (shown,) = await turn.tools()
+    assert (shown.outcome, shown.effect, shown.received_at) == ("UNKNOWN", "unconfirmed", None)
     await until(lambda: hands.controls_of(RouteQuery), "Brain goes on asking")
     assert len(hands.commands) == 1
     await hands.succeed(execution, "found out", sequence=2)
     assert (await soon(turn.result())).text == "found out"
+    (shown,) = await turn.tools()
+    assert (shown.outcome, shown.effect) == ("SUCCEEDED", "completed")
     events = (await runtime.get_session(KEY).events(limit=1000)).events
     told = [event.type for event in events if event.type.startswith("tool.")]
     assert told == ["tool.requested", "tool.unknown", "tool.received", "tool.applied"]

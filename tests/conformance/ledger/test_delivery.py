@@ -244,3 +244,24 @@ async def test_what_could_not_be_committed_is_not_acknowledged(
     assert (await turn.status()).phase == "WAITING"
     await hands.succeed(execution)
     assert (await soon(turn.result())).text == "done"
+
+
+@pytest.mark.capability("D9.2")
+async def test_a_result_is_applied_in_the_commit_of_the_checkpoint_that_holds_it(
+    desks: Desks, session: Session
+) -> None:
+    one, other = desks
+    hands = FakeHands()
+    _, (execution,) = await parked(one, session, "r1", 1)
+    await one.deliver(hands.update(execution))
+    applied = sql("select applied_at, applied_step from intent")
+    checkpoints = sql("select step, created_at from journal order by position")
+    (claimed,) = await one.claim(ID)
+    assert await other.finish(claimed) is Verdict.FENCED
+    (row,) = await rows(session.runtime, applied)
+    assert (row["applied_at"], row["applied_step"]) == (None, None)
+    assert await one.finish(claimed) is Verdict.COMMITTED
+    (row,) = await rows(session.runtime, applied)
+    *_, last = await rows(session.runtime, checkpoints)
+    assert (row["applied_step"], row["applied_at"]) == (last["step"], last["created_at"])
+    assert row["applied_step"] == f"{claimed.turn}.r2.s1"

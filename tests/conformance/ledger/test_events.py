@@ -196,6 +196,7 @@ async def test_events_say_what_their_schemas_say_and_nothing_private(cell: Cell)
 
 
 @pytest.mark.capability("F12.1")
+@pytest.mark.capability("F12.3")
 async def test_history_and_turns_are_in_order_from_the_public_side_alone(cell: Cell) -> None:
     hands = FakeHands(auto=lambda command: "found")
 
