@@ -76,6 +76,10 @@ class Patience:
     def after(self, inquiries: int) -> int:
         return min(self.most_ms, self.first_ms << min(inquiries, 20))
 
+    def put_off(self, inquiries: int) -> int:
+        """How long a command waits that is one of too many to be repeated now."""
+        return min(8 * self.most_ms, 64 * self.after(inquiries))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inquire:
@@ -106,22 +110,21 @@ async def inquire(tx: Tx, unit: Inquire) -> Inquired:
     outgoing: list[OutboxRow] = []
     grouped: dict[tuple[str, str | None], list[Row]] = defaultdict(list)
     for row in rows:
-        await tx.run(
-            LATER,
-            execution=row["execution"],
-            next_at=unit.now + unit.patience.after(row["inquiries"]),
-        )
+        unconfirmed = row["outcome"] == "REQUESTED"
+        repeats = unconfirmed and (unit.repeats is None or repeated < unit.repeats)
+        repeated += repeats
+        patience = unit.patience
+        wait = patience.put_off if unconfirmed and not repeats else patience.after
+        next_at = unit.now + wait(row["inquiries"])
+        await tx.run(LATER, execution=row["execution"], next_at=next_at)
         if row["cancel_requested_at"] is not None and row["outcome"] != "UNKNOWN":
             namespace = ThreadKey.parse(row["thread"]).namespace
             outgoing.append(
                 unit.messages.cancel(row["execution"], row["route"], namespace, unit.now)
             )
-        if row["outcome"] == "REQUESTED":
-            if unit.repeats is not None and repeated >= unit.repeats:
-                continue
-            repeated += 1
+        if repeats:
             outgoing.append(unit.messages.repeat(row["command"], row["execution"], row["route"]))
-        else:
+        elif not unconfirmed:
             grouped[row["route"], row["hands_host"]].append(row)
     for (route, host), asked in grouped.items():
         for first in range(0, len(asked), QUESTIONS):

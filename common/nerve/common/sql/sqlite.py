@@ -66,7 +66,7 @@ def connect(
             connection.execute("pragma synchronous = full")
             connection.execute("pragma wal_autocheckpoint = 1000")
         connection.execute("pragma foreign_keys = off")
-        connection.execute(f"pragma cache_size = {-2000 if read_only else -8000}")
+        connection.execute(f"pragma cache_size = {-1000 if read_only else -4000}")
         return connection
     except sqlite3.Error as error:
         raise translated(error, path) from error
