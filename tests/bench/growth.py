@@ -35,6 +35,7 @@ class GrowthPlan:
     waiting: int = 100_000
     latency_turns: int = 200
     quiet_s: float = 10.0
+    warm_s: float = 3.0
 
     @property
     def effect_file(self) -> Path:
@@ -121,6 +122,8 @@ class Growth:
         return took
 
     async def _waiting(self) -> dict[str, Any]:
+        # A host that has worked: what load leaves in caches is not what waiting costs.
+        await self._driver.outstanding(SENDERS, self._plan.warm_s)
         await self._alone(self._plan.latency_turns)
         without, memory = await self._alone(self._plan.latency_turns), self._driver.memory()
         parked = await self._park(self._plan.waiting)

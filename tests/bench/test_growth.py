@@ -31,7 +31,7 @@ class Slowing:
     async def turn(self, turn: str, acknowledged: Acknowledged) -> str:
         acknowledged(turn)
         await asyncio.sleep(0)
-        return turn
+        return f"final {turn} 200"
 
     async def turn_in(self, session: str, turn: str) -> str:
         self._turns += 1
@@ -51,7 +51,13 @@ class Slowing:
 
 def plan(directory: Path) -> GrowthPlan:
     return GrowthPlan(
-        directory=directory, turns=120, window=20, waiting=30, latency_turns=5, quiet_s=0.01
+        directory=directory,
+        turns=120,
+        window=20,
+        waiting=30,
+        latency_turns=5,
+        quiet_s=0.01,
+        warm_s=0.01,
     )
 
 
