@@ -6,12 +6,13 @@ from dataclasses import replace
 import pytest
 
 from nerve.brain.agents.context import Context
+from nerve.brain.ledger.inquiries import DOUBTS_MAX
 from nerve.common.sql import sql
 from nerve.protocol.commands import StartCommand
 from nerve.protocol.content import Message
 from nerve.protocol.controls import CancelExecution, RouteQuery, SettledExecutions
 from nerve.protocol.execution import ExecutionState
-from nerve.protocol.updates import Absence
+from nerve.protocol.updates import Absence, LedgerMark
 from support.brain_cell import (
     KEY,
     QUICK,
@@ -136,6 +137,8 @@ async def test_not_found_from_another_ledger_never_starts_again(cell: Cell, chan
         "position went back": hands.mark.model_copy(update={"position": 0}),
     }[change]
     count = len(hands.commands)
+    if change == "position went back":
+        await answered_from_the_past(hands, execution, mark)
     await hands.send(hands.not_found(execution, ledger=mark))
     status = await turn.status()
     assert status.reasons == ["UNKNOWN_OUTCOME"]
@@ -145,6 +148,40 @@ async def test_not_found_from_another_ledger_never_starts_again(cell: Cell, chan
         assert command.known_ledger is not None
         assert (command.known_ledger.ledger_id, command.known_ledger.epoch) == ("hands-ledger-1", 1)
         assert change != "position went back"
+
+
+async def answered_from_the_past(hands: FakeHands, execution: str, mark: LedgerMark) -> None:
+    """Question after question is answered by a ledger that stands before what it said once."""
+    for _ in range(DOUBTS_MAX):
+        asked = len(hands.controls_of(RouteQuery))
+        await hands.send(hands.not_found(execution, ledger=mark))
+
+        def asked_again(before: int = asked) -> bool:
+            return len(hands.controls_of(RouteQuery)) > before
+
+        await until(asked_again, "Hands are asked again")
+
+
+@pytest.mark.rule(12)
+async def test_an_answer_that_was_overtaken_on_its_way_calls_nothing_unknown(cell: Cell) -> None:
+    hands = FakeHands(auto=lambda command: "ok")
+    runtime = await cell.runtime(function(calling, tools=catalog()), hands=hands)
+    session = await opened(runtime)
+    await soon((await session.submit("r1", "x")).result())
+    hands.auto = None
+    turn = await session.submit("r2", "x")
+    execution = (await hands.asked(2))[1]
+    overtaken = hands.mark.model_copy(update={"position": 0})
+    late = Absence.NOT_ADMITTED
+    # A burst of old answers is one doubt, whatever their number.
+    await hands.send(*[hands.not_found(execution, late, ledger=overtaken)] * 5)
+    assert (await turn.status()).reasons == ["TOOLS"]
+    await until(lambda: hands.controls_of(RouteQuery), "Hands are asked")
+    before = len(hands.commands)
+    await hands.send(hands.not_found(execution))
+    await until(lambda: len(hands.commands) > before, "the command is sent again")
+    await hands.succeed(execution)
+    assert (await soon(turn.result())).phase == "COMPLETED"
 
 
 @pytest.mark.rule(12)

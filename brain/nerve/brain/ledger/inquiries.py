@@ -33,6 +33,7 @@ from nerve.protocol.identity import ThreadKey, turn_of
 from nerve.protocol.updates import Absence, LedgerMark, NotFoundUpdate
 
 WRONG_LEDGER = "wrong_ledger"
+DOUBTS_MAX = 3
 QUESTIONS = 256
 
 DUE = sql(
@@ -45,7 +46,7 @@ LATER = sql(
     " where execution = :execution and next_inquiry_at is not null"
 )
 COMMAND = sql(
-    "select i.command, i.requested_at, i.reason, l.id as seen_id, l.epoch as seen_epoch,"
+    "select i.command, i.requested_at, i.reason, i.inquiries, l.id as seen_id, l.epoch as seen_epoch,"
     " l.position as seen_position from intent i left join hands_ledger l on l.route = i.route"
     " where i.execution = :execution"
 )
@@ -57,6 +58,15 @@ CALL_UNKNOWN = sql(
     "update intent set outcome = 'UNKNOWN', effect = 'unconfirmed', reason = :reason,"
     " next_inquiry_at = :next_at where execution = :execution and state = 'OPEN'"
     " and outcome <> 'UNKNOWN'"
+)
+DOUBTS = sql(
+    "select count(distinct kind) as many from observation"
+    " where execution = :execution and kind like 'went_back/%'"
+)
+ASK_AGAIN = sql(
+    "update intent set next_inquiry_at = :now,"
+    " outcome = case when outcome = 'REQUESTED' then 'ADMITTED' else outcome end"
+    " where execution = :execution and state = 'OPEN'"
 )
 UNSETTLED = sql(
     "select execution, route, sequence from intent where state = 'APPLIED' and settled = 0"
@@ -202,6 +212,8 @@ async def _answer(tx: Tx, unit: NotFound, intent: Row, stored: Row) -> Delivered
     same = Delivered(accepted=Accepted.APPLIED, turn=intent["turn"])
     if update.absence is Absence.REFUSED and update.code != WRONG_LEDGER:
         return await _refused(tx, unit, intent)
+    if _went_back(stored, update) and await _doubt(tx, unit, intent, stored):
+        return same
     if not may_start_again(intent, stored, update):
         await observe(tx, intent["execution"], "not_found", unit.envelope, unit.now)
         await _call_unknown(tx, unit, intent)
@@ -220,6 +232,28 @@ async def _answer(tx: Tx, unit: NotFound, intent: Row, stored: Row) -> Delivered
         row = unit.messages.repeat(stored["command"], intent["execution"], intent["route"])
         await put(tx, [row], host=unit.host, now=unit.now, relay=unit.relay)
     return same
+
+
+def _went_back(stored: Row, update: NotFoundUpdate) -> bool:
+    mark = update.ledger
+    same = (mark.ledger_id, mark.epoch) == (stored["seen_id"], stored["seen_epoch"])
+    return same and mark.position < stored["seen_position"]
+
+
+async def _doubt(tx: Tx, unit: NotFound, intent: Row, stored: Row) -> bool:
+    """Whether to ask once more: this answer may only have been overtaken by a later one on its way.
+
+    A ledger that did go back says so again and again, to question after question. It is asked, and
+    not sent the command, which it might run a second time.
+    """
+    execution = intent["execution"]
+    found = await tx.one(DOUBTS, execution=execution)
+    if found is not None and found["many"] >= DOUBTS_MAX:
+        return False
+    kind = f"went_back/{stored['inquiries']}"
+    await observe(tx, execution, kind, unit.envelope, unit.now)
+    await tx.run(ASK_AGAIN, execution=execution, now=unit.now)
+    return True
 
 
 def may_start_again(intent: Row, stored: Row, update: NotFoundUpdate) -> bool:
