@@ -21,6 +21,8 @@ ROOT = Path(__file__).parents[2]
 ROOMS = ("protocol", "common", "brain", "hands", "deploy")
 QUICK = ("fence-without-token", "receipts-are-not-read", "a-wish-is-a-confirmation")
 SECONDS = 600
+ENOUGH = 4
+EMBEDDED = "not postgres and not rabbitmq and not rocketmq and not s3"
 LOADS = "import nerve.brain.runtime, nerve.hands.worker, nerve.deploy.host, nerve.deploy.commands"
 
 
@@ -96,7 +98,7 @@ def failures(tree: Path, law: str) -> Iterator[str]:
     for chosen in ("not slow and not chaos", "slow or chaos"):
         pytest = ["-m", "pytest", "-x", "-q", "--tb=no", "-p", "no:cacheprovider", "--timeout=60"]
         done = run(tree, [*pytest, "--claim", law, "-m", chosen, *files])
-        failed = re.findall(r"^(?:FAILED|ERROR) (\S+)", done.stdout, re.MULTILINE)
+        failed = re.findall(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", done.stdout, re.MULTILINE)
         if done.returncode == 1 and failed:
             yield failed[0]
         elif done.returncode not in (0, 5):

@@ -98,8 +98,8 @@ SABOTAGES: Final = (
         "every-request-is-new",
         "law:6",
         "brain/nerve/brain/ledger/admission.py",
-        "    if known is not None:\n        assert known[0] is not None\n",
-        "    if known is not None and not unit.turn:\n        assert known[0] is not None\n",
+        "            return Submitted(turn=known[0], known=True)",
+        "            return Submitted(turn=unit.turn, known=True)",
     ),
     _s(
         "no-check-on-states",
