@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from nerve.common.clock import Clock
 from nerve.common.sql import lockstep
-from nerve.common.sql.law import Law, Tx, Value
+from nerve.common.sql.law import ALONE, Law, Tx, Value
 from nerve.common.sql.ledger import LedgerIdentity
 from nerve.common.sql.lockstep import Kind, Step
 from nerve.common.sql.migrate import Schema
@@ -137,6 +137,10 @@ class PostgresLedger:
         self._queue.done(batch)
         if len(self._queue):
             self._wake()
+
+    def part(self, batch: Sequence[Entry]) -> None:
+        for entry in batch:
+            self._queue.put(Entry(entry.law, entry.unit, (*entry.keys, ALONE), entry.future))
 
     def count(self, units: int, seconds: float) -> None:
         self.commits += 1

@@ -39,13 +39,21 @@ _LOST = (
     asyncpg.IdleInTransactionSessionTimeoutError,
     asyncpg.InFailedSQLTransactionError,
     asyncpg.InterfaceError,
+    # What the driver says where a session ended in the middle of its own bookkeeping.
+    asyncpg.InternalClientError,
     ssl.SSLError,
     OSError,
     TimeoutError,
 )
 _RACE = (asyncpg.UniqueViolationError, asyncpg.ExclusionViolationError)
 
-DRIVER_ERRORS = (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError)
+DRIVER_ERRORS = (
+    asyncpg.PostgresError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,
+    OSError,
+    TimeoutError,
+)
 
 
 def meaning(error: BaseException) -> Meaning:

@@ -54,6 +54,10 @@ class Work(Protocol):
 
     def done(self, batch: Sequence[Entry]) -> None: ...
 
+    def part(self, batch: Sequence[Entry]) -> None:
+        """Queue them again, each for a batch of its own."""
+        ...
+
     def count(self, units: int, seconds: float) -> None: ...
 
 
@@ -111,6 +115,9 @@ class Lane:
             if not await self._patiently(steps):
                 for step in steps:
                     await self._alone(step)
+        except _Locked:
+            self._work.part(batch)
+            return
         except Exception as error:
             for step in steps:
                 step.error = step.error or error
@@ -146,11 +153,10 @@ class Lane:
             except Spoilt:
                 return False
             except DRIVER_ERRORS as error:
-                if meaning(error) is Meaning.LOST:
-                    await self._drop()
                 cause: Exception = error
             finally:
                 self.blocked_since = None
+            await self._judge(cause, alone=len(steps) == 1)
             if not attempts.worth(cause, alone=len(steps) == 1):
                 if len(steps) > 1:
                     return False
@@ -159,6 +165,12 @@ class Lane:
                 raise unavailable(cause) from cause
             self._wait_for(cause, began)
             await asyncio.sleep(self._backoff.after(attempts.count))
+
+    async def _judge(self, cause: Exception, *, alone: bool) -> None:
+        if meaning(cause) is Meaning.LOST:
+            await self._drop()
+        if isinstance(cause, asyncpg.LockNotAvailableError) and not alone:
+            raise _Locked from cause
 
     def _wait_for(self, cause: Exception, began: float) -> None:
         self.cause, self.blocked_since = cause, began
@@ -238,6 +250,10 @@ class Lane:
         connection, self._connection = self._connection, None
         if connection is not None:
             await self._source.drop(connection.raw)
+
+
+class _Locked(Exception):
+    """A unit of the batch waits for a lock that somebody keeps: the others must not wait with it."""
 
 
 @dataclass(slots=True)

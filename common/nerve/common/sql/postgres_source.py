@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 CONNECT_SECONDS = 10.0
 COMMAND_SECONDS = 60.0
 IDLE_IN_TRANSACTION = "15s"
-LOCK_TIMEOUT = "10s"
+LOCK_TIMEOUT = "2s"
 
 Raw = "asyncpg.Connection[Any]"
 Given = "str | asyncpg.Pool[Any] | AsyncEngine"
