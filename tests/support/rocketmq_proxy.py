@@ -110,7 +110,7 @@ class Proxy:
                 return
             status = await self._begin("Telemetry", reading.result(), context)
             if status.code != self.stubs.definition.OK:
-                await context.abort(refused, "not now")
+                await context.abort(refused, "group not found")
             self.known.add(self._client(context))
             await context.write(reading.result())
 

@@ -92,7 +92,11 @@ BROKERS: dict[str, Opener] = {
 }
 
 
-@pytest.fixture(params=BROKERS, ids=str)
+# The first test of a run may have to start the server.
+SLOW = {"rocketmq": [pytest.mark.timeout(180)]}
+
+
+@pytest.fixture(params=[pytest.param(name, marks=SLOW.get(name, ())) for name in BROKERS], ids=str)
 async def link(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Link]:
     async with BROKERS[request.param](tmp_path) as opened:
         yield opened

@@ -290,3 +290,14 @@ async def test_what_nobody_takes_goes_back_to_others(server: Proxy) -> None:
         await until(lambda: server.requests("ChangeInvisibleDuration"), "it goes back")
         assert not receiving.done()
     await broker.close()
+
+
+async def test_a_missing_group_is_named_with_the_commands_that_make_it(
+    server: Proxy, broker: RocketBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    server.answers["Telemetry"] = codes("CONSUMER_GROUP_NOT_FOUND")
+    async with running(consume(broker).receive()):
+        await until(lambda: len(server.requests("Telemetry")) == 2, "told again")
+    errors = [record.__dict__["nerve_fields"]["error"] for record in caplog.records]
+    assert "group not found" in str(errors[0])
+    assert "mqadmin updateSubGroup" in errors[0].next_step

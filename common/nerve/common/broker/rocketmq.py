@@ -46,6 +46,7 @@ class RocketPublisher:
         self._turn = randrange(1 << 16)
 
     async def publish(self, topic: str, bodies: Sequence[bytes]) -> None:
+        place: Place | None = None
         try:
             async with asyncio.timeout(self._link.settings.publish_seconds):
                 place = await self._place(topic)
@@ -57,7 +58,11 @@ class RocketPublisher:
             self._routes.forget(topic)
             self._turn += 1
             raise unavailable(
-                self._link.settings, error, topic, group=physical_group(topic)
+                self._link.settings,
+                error,
+                topic,
+                group=physical_group(topic),
+                address=None if place is None else place.address,
             ) from error
         await faults.apoint("common.rocketmq.after_publish")
 

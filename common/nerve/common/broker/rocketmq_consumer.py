@@ -76,8 +76,7 @@ class RocketConsumer:
 
     def poke(self) -> None:
         self._ready.set()
-        for lane in self._lanes.values():
-            lane.poke()
+        self._look()
 
     async def close(self) -> None:
         self._closed = True
@@ -124,10 +123,10 @@ class RocketConsumer:
                 credit -= count
                 taken.append(self._delivery(held))
         if taken:
-            self.poke_lanes()
+            self._look()
         return taken
 
-    def poke_lanes(self) -> None:
+    def _look(self) -> None:
         for lane in self._lanes.values():
             lane.poke()
 
@@ -222,5 +221,5 @@ class RocketConsumer:
             "the topic was not found, it is looked for again",
             topic=self._topic,
             cause=f"rocketmq:{self._topic}",
-            error=unavailable(self._link.settings, error, self._topic, self._group),
+            error=unavailable(self._link.settings, error, self._topic, group=self._group),
         )

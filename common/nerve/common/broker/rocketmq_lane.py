@@ -141,7 +141,13 @@ class Lane:
             "receiving was interrupted, it goes on by itself",
             topic=self._topic,
             cause=f"rocketmq:{self._topic}",
-            error=unavailable(self._link.settings, error, self._topic, self._group),
+            error=unavailable(
+                self._link.settings,
+                error,
+                self._topic,
+                group=self._group,
+                address=self.place.address,
+            ),
         )
 
     async def _until_room(self) -> int:

@@ -273,12 +273,22 @@ async def once(call: Callable[[], Awaitable[Any]]) -> Any:
 
 
 def unavailable(
-    settings: RocketSettings, error: BaseException, topic: str | None = None, group: str = ""
+    settings: RocketSettings,
+    error: BaseException,
+    topic: str | None = None,
+    *,
+    group: str = "",
+    address: str | None = None,
 ) -> NerveError:
-    """What callers are told, with the commands that make what is missing."""
+    """What callers are told, with the commands that make what is missing.
+
+    `address` is where the call went: a broker tells its own, which may be one that only it can reach.
+    """
     if isinstance(error, NerveError):
         return error
     about = "" if topic is None else f" for {topic}"
+    if address is not None and address != settings.endpoint:
+        about += f" by way of {address}, the address that it told"
     step = "it is tried again by itself; `nerve doctor` says what can be reached"
     if isinstance(error, Declined) and "disk" in str(error).lower():
         return DiskFull(
@@ -298,8 +308,14 @@ def unavailable(
 def is_missing(error: BaseException) -> bool:
     """Whether a topic or a group does not exist."""
     if isinstance(error, Declined):
-        return error.code in MISSING or error.code == DELETED
-    return "group not found" in str(getattr(error, "details", str)() or "")
+        return error.code in (*MISSING, DELETED) or "group not found" in str(error)
+    return "group not found" in _details(error)
+
+
+def _details(error: BaseException) -> str:
+    """What an AioRpcError was told."""
+    details = getattr(error, "details", None)
+    return str(details() or "") if callable(details) else ""
 
 
 def _plain(error: BaseException) -> str:
@@ -307,7 +323,7 @@ def _plain(error: BaseException) -> str:
         return str(error)
     code = getattr(error, "code", None)
     if callable(code):  # AioRpcError, whose text has several lines
-        return str(getattr(code(), "name", "error"))
+        return str(Declined(str(getattr(code(), "name", "error")), _details(error)))
     return type(error).__name__
 
 

@@ -59,7 +59,13 @@ class Presence:
                     "RocketMQ does not know this consumer for the moment, it is told again",
                     topic=self._topic,
                     cause=f"rocketmq:{self._topic}",
-                    error=unavailable(self._link.settings, error, self._topic, self._group),
+                    error=unavailable(
+                        self._link.settings,
+                        error,
+                        self._topic,
+                        group=self._group,
+                        address=self._address,
+                    ),
                 )
             finally:
                 self._known.clear()
@@ -89,6 +95,9 @@ class Presence:
         while True:
             command = await self._read(stream)
             if command.WhichOneof("command") == "settings":
+                name = self._link.stubs.name(command.status)
+                if name not in ("OK", "CODE_UNSPECIFIED"):
+                    raise Declined(name, command.status.message)
                 return
 
     async def _listen(self, stream: Any) -> None:
@@ -102,13 +111,9 @@ class Presence:
         command = await once(stream.read)
         if command == self._link.stubs.grpc.aio.EOF:
             # The stream's end says why: a group that does not exist, for instance.
-            await once(stream.code)
-            raise await self._end(stream)
+            code, details = await stream.code(), await stream.details()
+            raise Declined(str(getattr(code, "name", code)), str(details or ""))
         return command
-
-    async def _end(self, stream: Any) -> Exception:
-        code = await stream.code()
-        return Declined(str(getattr(code, "name", code)), str(await stream.details() or ""))
 
     async def _beat(self) -> None:
         link = self._link
