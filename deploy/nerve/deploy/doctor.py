@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import Any, final
 
 from nerve.common import writelock
+from nerve.common.broker.rocketmq_stubs import refuse_the_other
 from nerve.common.broker.sqlite import Depth, SqliteBroker
 from nerve.common.clock import SystemClock
 from nerve.common.logs import redact
 from nerve.common.place import Adoption, StateDirectory, adopt
 from nerve.common.settings import Settings, Shown, describe
 from nerve.common.sql import open_sqlite
+from nerve.common.sql.lives import recognize
 from nerve.common.sql.survey import Survey, raise_epoch, survey
 from nerve.common.wakeups import LocalWakeups
 from nerve.deploy.client import existing
@@ -27,6 +29,7 @@ from nerve.protocol.version import CURRENT
 WELL = 0
 UNWELL = 6
 QUEUE_IS_LONG_MS = 60_000
+HANDS = "hands-"
 
 
 @final
@@ -71,6 +74,7 @@ async def doctor(directory: Path, console: Console, settings: Settings) -> int:
     if place.broker.exists():
         report.broker = await _depths(place, settings)
     _judge_queues(report, now)
+    _judge_packages(report)
     console.answer(report, "\n".join(_lines(report, now)))
     return UNWELL if report.problems else WELL
 
@@ -111,6 +115,13 @@ async def _depths(place: StateDirectory, settings: Settings) -> list[Depth]:
         return broker.depths()
     finally:
         await broker.close()
+
+
+def _judge_packages(report: Report) -> None:
+    try:
+        refuse_the_other()
+    except BadInput as error:
+        report.problems.append(str(error))
 
 
 def _judge_queues(report: Report, now: int) -> None:
@@ -180,10 +191,18 @@ def adopt_directory(directory: Path, kind: str, console: Console) -> int:
     _refuse_running(directory)
     place = adopt(directory)
     for name in place.ledgers:
-        raise_epoch(place.ledger(name), now=SystemClock().now_ms())
+        _begin_anew(place, name)
     text = f"{place.path} is adopted as {adoption}: its ledgers begin a new epoch."
     console.answer({"directory": place.path, "adopted": adoption, "ledgers": place.ledgers}, text)
     return WELL
+
+
+def _begin_anew(place: StateDirectory, name: str) -> None:
+    """A new epoch, and the file known from now on as the one that stands here."""
+    now = SystemClock().now_ms()
+    raised = name.startswith(HANDS) and not recognize(place, name, now=now)
+    if not raised:
+        raise_epoch(place.ledger(name), now=now)
 
 
 async def forget_ledger(directory: Path, name: str, console: Console) -> int:
@@ -203,7 +222,7 @@ async def forget_ledger(directory: Path, name: str, console: Console) -> int:
             next_step="Move it away first, if what it knows is to be given up",
         )
     place.forget(name)
-    if name.startswith("hands-"):
+    if name.startswith(HANDS):
         await _made_again(place, name)
     text = (
         f"{name} is forgotten and begins anew. What may have run is not repeated;"

@@ -113,3 +113,25 @@ def test_hands_that_die_with_a_command_over_rocketmq_do_it_once(
     terminal.host("hands", "app.py", "--route", "hands")
     waiting.event("waiting", reason="UNKNOWN_OUTCOME", seconds=60)
     assert effects(terminal) == ["entered it"]
+
+
+def test_the_other_package_is_refused_at_start_and_by_doctor(tmp_path: Path) -> None:
+    (tmp_path / "app.py").write_text(APP)
+    (tmp_path / "weather.yaml").write_text(SCRIPT)
+    installed = tmp_path / "site" / "rocketmq_client_python-2.0.0.dist-info"
+    installed.mkdir(parents=True)
+    (installed / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: rocketmq-client-python\nVersion: 2.0.0\n"
+    )
+    command = "pip uninstall -y rocketmq-client-python"
+    terminal = Terminal(tmp_path)
+    try:
+        terminal.host("brain", "app.py").stop()
+        site = str(tmp_path / "site")
+        start = terminal.run("brain", "app.py", "--broker", "rocketmq://h", PYTHONPATH=site)
+        assert start.code == 2 and command in start.err
+        doctor = terminal.run("doctor", "--json", PYTHONPATH=site)
+        assert doctor.code == 6
+        assert any(command in problem for problem in doctor.value["problems"])
+    finally:
+        terminal.close()
