@@ -13,13 +13,14 @@ ONE, TWO, FOUR, MEMORY = "one process", "two processes", "two of each role", "me
 ROOMS = ("brain.", "common.", "hands.", "sql.")
 
 RARE = (
+    "brain.set_aside.*",
     "brain.wake_idle_waiters.*",
     "common.objects.files.*",
     "hands.forget.*",
 )
 """What no healthy run reaches; `test_rare_points` brings each about by hand."""
 
-ELSEWHERE = ("common.rabbitmq.*", "common.rocketmq.*", "common.broker.ro*")
+ELSEWHERE = ("common.rabbitmq.*", "common.rocketmq.*", "common.broker.ro*", "common.objects.s3.*")
 """Points of brokers that need a server: their own chaos tests run where there is one."""
 
 OPERATOR = ("hands.claim_unknown.*", "hands.reconcile.*")
@@ -55,10 +56,7 @@ NEEDED = (
 )
 """Which kind of Turn a point needs beside the usual mix."""
 
-AFTER_AN_ERROR = (
-    ("brain.set_aside.*", "brain.deliver.before_commit=raise@*"),
-    ("hands.abandon.*", "hands.engine.after_tool=raise@1"),
-)
+AFTER_AN_ERROR = (("hands.abandon.*", "hands.engine.after_tool=raise@1"),)
 
 AT_THE_END = (
     "brain.give_back.*",

@@ -13,8 +13,8 @@ from nerve.common import faults
 ROOT = Path(__file__).parents[2]
 ROOMS = ("common/nerve/common", "brain/nerve/brain", "hands/nerve/hands")
 
-SERVERS = ("rabbitmq", "rocketmq")
-"""Adapters of brokers that need a server; see ELSEWHERE in `chaos.points`."""
+SERVERS = ("rabbitmq", "rocketmq", "s3")
+"""Adapters of brokers and object stores that need a server; see ELSEWHERE in `chaos.points`."""
 
 WATCHED = frozenset({"publish", "_publish", "ack", "link", "COMMIT", "drop_lock", "invoke"})
 """Names under which commits, publishes, acknowledgements, object writes, lock releases and tools are called."""

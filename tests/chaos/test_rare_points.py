@@ -61,6 +61,30 @@ async def test_a_thread_that_waits_for_nothing_is_woken_in_spite_of_kills(
         assert (await campaign.finish()).violations == []
 
 
+@pytest.mark.rule(15)
+@pytest.mark.parametrize("moment", TIMES)
+async def test_an_update_that_no_ledger_takes_is_set_aside_in_spite_of_kills(
+    hosts: Forge, tmp_path: Path, moment: str
+) -> None:
+    async with Campaign.open(hosts, tmp_path, TWO) as campaign:
+        (brain,) = campaign.cluster.of("brain")
+        await brain.terminate()
+        ledger = campaign.cluster.state / "brain.db"
+        edit(
+            ledger,
+            "create trigger chaos before update of outcome on intent when new.outcome = 'SUCCEEDED'"
+            " begin select raise(abort, 'by hand'); end",
+        )
+        point = f"brain.set_aside.{moment}"
+        victim = campaign.cluster.start("brain", faults=f"{point}=kill@1")
+        await victim.ready()
+        await campaign.submit(["plain", "slow"], "set aside")
+        await victim.ended()
+        assert died_at(victim, point)
+        edit(ledger, "drop trigger chaos")
+        assert (await campaign.finish()).violations == []
+
+
 @pytest.mark.rule(17)
 @pytest.mark.parametrize("moment", TIMES)
 async def test_forgetting_survives_a_kill(hosts: Forge, tmp_path: Path, moment: str) -> None:
