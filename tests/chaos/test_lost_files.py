@@ -143,6 +143,22 @@ async def test_a_lost_hands_ledger_repeats_no_tool(hosts: Forge, tmp_path: Path)
 
 
 @pytest.mark.rule(12)
+async def test_a_hands_ledger_that_is_lost_with_its_first_command_repeats_no_tool(
+    hosts: Forge, tmp_path: Path
+) -> None:
+    async with Campaign.open(hosts, tmp_path, TWO) as campaign:
+        for node in campaign.cluster.of("hands"):
+            await node.kill()
+        hands = campaign.cluster.start("hands", faults="hands.finish.before_commit=kill@1")
+        await hands.ready()
+        (turn,) = await campaign.submit(["slow"], "first")
+        await hands.ended()
+        wipe(campaign.cluster.state / "hands-hands.db")
+        StateDirectory.open(campaign.cluster.state, create=False).forget("hands-hands")
+        await ends_unknown_once(campaign, turn)
+
+
+@pytest.mark.rule(12)
 async def test_a_hands_ledger_restored_to_an_earlier_copy_repeats_no_tool(
     hosts: Forge, tmp_path: Path
 ) -> None:

@@ -27,6 +27,7 @@ from nerve.brain.ledger.events import NewEvent
 from nerve.brain.tools.messages import Messages
 from nerve.common.outbox import OutboxRow, Relay, put
 from nerve.common.sql import ALONE, Row, Tx, law, sql
+from nerve.protocol.commands import KnownLedger
 from nerve.protocol.errors import ToolFailed
 from nerve.protocol.execution import Effect, ExecutionState, failed_result
 from nerve.protocol.identity import ThreadKey, turn_of
@@ -217,10 +218,12 @@ async def _answer(tx: Tx, unit: NotFound, intent: Row, stored: Row) -> Delivered
     if not may_start_again(intent, stored, update):
         await observe(tx, intent["execution"], "not_found", unit.envelope, unit.now)
         await _call_unknown(tx, unit, intent)
-        if unit.messages.was_meant_for_another(stored["command"], update.ledger):
-            # A ledger that came after it never runs it: it writes down that nobody can know, and
-            # so an operator finds it there and can reconcile it.
-            row = unit.messages.repeat(stored["command"], intent["execution"], intent["route"])
+        # A ledger that came after it never runs it: it writes down that nobody can know, and so an
+        # operator finds it there and can reconcile it.
+        row = unit.messages.for_another(
+            stored["command"], update.ledger, _seen(stored), now=unit.now
+        )
+        if row is not None:
             await put(tx, [row], host=unit.host, now=unit.now, relay=unit.relay)
         return same
     if update.absence is Absence.NOT_ADMITTED:
@@ -254,6 +257,12 @@ async def _doubt(tx: Tx, unit: NotFound, intent: Row, stored: Row) -> bool:
     await observe(tx, execution, kind, unit.envelope, unit.now)
     await tx.run(ASK_AGAIN, execution=execution, now=unit.now)
     return True
+
+
+def _seen(stored: Row) -> KnownLedger | None:
+    if stored["seen_id"] is None:
+        return None
+    return KnownLedger(ledger_id=stored["seen_id"], epoch=stored["seen_epoch"])
 
 
 def may_start_again(intent: Row, stored: Row, update: NotFoundUpdate) -> bool:

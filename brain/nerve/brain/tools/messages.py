@@ -107,14 +107,24 @@ class Messages:
             id=f"{execution}/start", destination=destination(COMMANDS, route), envelope=command
         )
 
-    def was_meant_for_another(self, command: bytes, mark: LedgerMark) -> bool:
-        """Whether the command names a Hands ledger, and `mark` is not of that one."""
-        body = open_envelope(command).body
+    def for_another(
+        self, command: bytes, mark: LedgerMark, seen: KnownLedger | None, *, now: int
+    ) -> OutboxRow | None:
+        """The command for a ledger that came after the one it was meant for; None where this is that one.
+
+        A first command names no ledger: then it was meant for the one that was heard of since.
+        """
+        envelope = open_envelope(command)
+        body = envelope.body
         assert isinstance(body, StartCommand)
-        known = body.known_ledger
-        return known is not None and (known.ledger_id, known.epoch) != (
-            mark.ledger_id,
-            mark.epoch,
+        known = body.known_ledger or seen
+        if known is None or (known.ledger_id, known.epoch) == (mark.ledger_id, mark.epoch):
+            return None
+        if body.known_ledger is not None:
+            return self.repeat(command, body.execution, envelope.route)
+        named = body.model_copy(update={"known_ledger": known})
+        return self._row(
+            f"{body.execution}/start", COMMANDS, envelope.route, named, envelope.namespace, now
         )
 
     def renew(self, command: bytes, *, now: int) -> OutboxRow:
