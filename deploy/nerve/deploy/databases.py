@@ -1,5 +1,6 @@
 """PostgreSQL ledgers as the command line names them; what needs the extra says so."""
 
+from collections.abc import Callable
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,10 @@ if TYPE_CHECKING:
     from nerve.hands.ledger.backend import PostgresStorage
 
 
+HOST_SECONDS = 60.0
+"""How long a host waits for its database when it starts; a client asks once."""
+
+
 def address_of(settings: Settings) -> "Address":
     """Where the ledger is; its text holds no secret. Raises BadInput."""
     _require_driver()
@@ -23,7 +28,12 @@ def address_of(settings: Settings) -> "Address":
 
 
 async def brain_backend(
-    settings: Settings, place: StateDirectory | None, *, create: bool, clock: Clock | None = None
+    settings: Settings,
+    place: StateDirectory | None,
+    *,
+    create: bool,
+    clock: Clock | None = None,
+    observe: Callable[[int, float], None] | None = None,
 ) -> "PostgresBackend":
     """The Brain's ledger in the database of `settings`; objects stay in the directory."""
     address_of(settings)
@@ -36,6 +46,8 @@ async def brain_backend(
         create=create,
         objects=None if place is None else FileObjects(place.objects),
         clock=clock or SystemClock(),
+        patience_seconds=HOST_SECONDS if create else 0.0,
+        observe=observe,
     )
 
 
@@ -44,7 +56,11 @@ def hands_storage(settings: Settings) -> "PostgresStorage":
     address_of(settings)
     from nerve.hands.ledger.backend import PostgresStorage
 
-    return PostgresStorage(settings.database, schema=settings.database_schema or None)
+    return PostgresStorage(
+        settings.database,
+        schema=settings.database_schema or None,
+        patience_seconds=HOST_SECONDS,
+    )
 
 
 def _require_driver() -> None:

@@ -4,7 +4,7 @@ Used by the command line, the demo, the benchmark and tests. Each of the context
 host and closes it at once at the end; `drain` first lets it finish what it has.
 """
 
-from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -212,22 +212,31 @@ async def _opened(
         stack.push_async_callback(local.close)
         return local.directory, local, local.wakeups
     place = StateDirectory.open(Path(directory), create=True)
-    backend = await brain_backend(settings, place, create=True, clock=clock)
+    backend = await brain_backend(
+        settings, place, create=True, clock=clock, observe=_observer(metrics)
+    )
     stack.push_async_callback(backend.close)
     bells = Doorbell.open(place.path)
     stack.callback(bells.close)
     return place, backend, bells
 
 
-async def _backend(
-    directory: Path | str, settings: Settings, clock: Clock, metrics: Metrics
-) -> LocalBackend:
+def _observer(metrics: Metrics) -> Callable[[int, float], None]:
     def observe(units: int, seconds: float) -> None:
         metrics.batch_units.observe(units, "brain")
         metrics.commit_seconds.observe(seconds, "brain")
 
+    return observe
+
+
+async def _backend(
+    directory: Path | str, settings: Settings, clock: Clock, metrics: Metrics
+) -> LocalBackend:
     backend: LocalBackend = await LocalBackend.open(
-        directory, clock=clock, lock_wait_seconds=settings.lock_wait_seconds, observe=observe
+        directory,
+        clock=clock,
+        lock_wait_seconds=settings.lock_wait_seconds,
+        observe=_observer(metrics),
     )
     return backend
 

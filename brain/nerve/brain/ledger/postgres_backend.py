@@ -1,5 +1,6 @@
 """A Brain's storage on PostgreSQL."""
 
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self
 
@@ -30,12 +31,16 @@ class PostgresBackend:
         create: bool = True,
         objects: ObjectStore | None = None,
         clock: Clock | None = None,
+        patience_seconds: float = 0.0,
+        observe: Callable[[int, float], None] | None = None,
     ) -> Self:
         """Open or make the Brain's ledger.
 
         Args:
             given: a URL, an asyncpg.Pool or a SQLAlchemy AsyncEngine.
             schema: the PostgreSQL schema of its tables, for several ledgers in one database.
+            patience_seconds: for how long to wait for a server that does not answer yet.
+            observe: called with units and seconds of each commit.
 
         Raises:
             BadInput: too few connections, or a pooler that keeps no session.
@@ -43,7 +48,15 @@ class PostgresBackend:
             SchemaTooNew, Damaged, LedgerUnavailable.
         """
         clock = clock or SystemClock()
-        place = await PostgresPlace.open(given, SCHEMA, clock=clock, create=create, name=schema)
+        place = await PostgresPlace.open(
+            given,
+            SCHEMA,
+            clock=clock,
+            create=create,
+            name=schema,
+            observe=observe,
+            patience_seconds=patience_seconds,
+        )
         return cls(place, objects, clock)
 
     @property

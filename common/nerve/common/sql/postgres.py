@@ -13,13 +13,22 @@ from types import CodeType
 from typing import Any, TypeVar
 
 from nerve.common.clock import Clock
+from nerve.common.lifecycle import Backoff
+from nerve.common.logs import get_log
 from nerve.common.sql import lockstep
 from nerve.common.sql.law import ALONE, Law, Tx, Value
 from nerve.common.sql.ledger import LedgerIdentity
 from nerve.common.sql.lockstep import Kind, Step
 from nerve.common.sql.migrate import Schema
 from nerve.common.sql.postgres_connection import Connection
-from nerve.common.sql.postgres_errors import DRIVER_ERRORS, Meaning, meaning, said, unavailable
+from nerve.common.sql.postgres_errors import (
+    COMING,
+    DRIVER_ERRORS,
+    Meaning,
+    meaning,
+    said,
+    unavailable,
+)
 from nerve.common.sql.postgres_lane import Entry, Lane
 from nerve.common.sql.postgres_schema import prepare
 from nerve.common.sql.postgres_source import Source, check_pooling, check_room, source_of
@@ -31,12 +40,14 @@ from nerve.protocol.identity import new_uuid7
 U = TypeVar("U")
 V = TypeVar("V")
 
+_log = get_log("nerve.common.postgres")
+
 BATCH_UNITS_MAX = 64
 DEFER_SECONDS = 0.25
 HELP_SECONDS = 0.05
 LANES = 2
 READERS = 1
-READ_ATTEMPTS = 6
+READ_PATIENCE_SECONDS = 10.0
 
 
 class PostgresLedger:
@@ -202,6 +213,7 @@ class _Reader:
         self._lock = asyncio.Lock()
         self._connection: Connection | None = None
         self._several: set[CodeType] = set()
+        self._backoff = Backoff(first_seconds=0.02, most_seconds=1.0)
         self.waiting = 0
 
     async def read(self, query: Callable[[Tx], Awaitable[V]]) -> V:
@@ -219,15 +231,18 @@ class _Reader:
                 await self._source.give_back(connection.raw)
 
     async def _patiently(self, query: Callable[[Tx], Awaitable[V]]) -> V:
-        for attempt in range(READ_ATTEMPTS):
+        began = perf_counter()
+        failures = 0
+        while True:
             try:
                 return await self._once(query)
             except DRIVER_ERRORS as error:
                 await self._drop()
-                if attempt == READ_ATTEMPTS - 1 or meaning(error) is Meaning.REFUSED:
+                waited = perf_counter() - began
+                if waited > READ_PATIENCE_SECONDS or meaning(error) is Meaning.REFUSED:
                     raise unavailable(error) from error
-            await asyncio.sleep(0.05 * 2**attempt)
-        raise AssertionError("unreachable")
+            failures += 1
+            await asyncio.sleep(self._backoff.after(failures))
 
     async def _once(self, query: Callable[[Tx], Awaitable[V]]) -> V:
         """One statement is a snapshot by itself; which queries have several is learnt."""
@@ -274,6 +289,7 @@ async def open_postgres(
     lanes: int = LANES,
     readers: int = READERS,
     also_needed: int = 0,
+    patience_seconds: float = 0.0,
 ) -> PostgresLedger:
     """Open (or make, where `create`) the ledger of one room in a database.
 
@@ -281,6 +297,7 @@ async def open_postgres(
         given: a URL, an asyncpg.Pool or a SQLAlchemy AsyncEngine, which stay the caller's.
         name: the schema that holds its tables; by default the first of the search path.
         also_needed: connections of the given one that are used beside the ledger.
+        patience_seconds: for how long to wait for a server that does not answer yet.
 
     Raises:
         BadInput: too few connections, or a pooler that keeps no session.
@@ -290,6 +307,7 @@ async def open_postgres(
     check_room(source, lanes + readers + also_needed)
     now = clock.now_ms()
     async with reached():
+        await _answering(source, patience_seconds)
         identity = await prepare(source, schema, create=create, now=now)
         ledger = PostgresLedger(
             identity,
@@ -305,6 +323,23 @@ async def open_postgres(
             await ledger.close()
             raise
     return ledger
+
+
+async def _answering(source: Source, patience_seconds: float) -> None:
+    """A host may start before its server does, and while that restarts."""
+    began = perf_counter()
+    backoff = Backoff(first_seconds=0.1, most_seconds=2.0)
+    failures = 0
+    while True:
+        try:
+            await source.give_back(await source.lease())
+            return
+        except COMING as error:
+            if perf_counter() - began >= patience_seconds:
+                raise
+            failures += 1
+            _log.warning("the database does not answer yet", cause="database", error=error)
+            await asyncio.sleep(backoff.after(failures))
 
 
 @asynccontextmanager

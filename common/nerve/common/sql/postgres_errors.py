@@ -56,6 +56,16 @@ DRIVER_ERRORS = (
 )
 
 
+COMING = (
+    asyncpg.CannotConnectNowError,
+    asyncpg.TooManyConnectionsError,
+    asyncpg.ConnectionDoesNotExistError,
+    OSError,
+    TimeoutError,
+)
+"""What a server says that is not up yet, or full."""
+
+
 def meaning(error: BaseException) -> Meaning:
     if isinstance(error, asyncpg.QueryCanceledError):
         return Meaning.AGAIN

@@ -269,10 +269,11 @@ class _Attempts:
         """Whether a unit found nothing because others hold it, and may look again."""
         self.looks += 1
         for step in steps:
-            if isinstance(step.error, Again):
+            error = step.error
+            if isinstance(error, Again):
                 if self.looks < LOOKS_MAX:
                     return True
-                step.error, step.verdict = None, step.error.verdict
+                step.error, step.verdict = None, error.verdict
         return False
 
     def worth(self, cause: Exception, *, alone: bool) -> bool:

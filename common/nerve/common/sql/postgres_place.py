@@ -32,6 +32,7 @@ class PostgresPlace:
         name: str | None = None,
         observe: Callable[[int, float], None] | None = None,
         settle_seconds: float = SETTLE_SECONDS,
+        patience_seconds: float = 0.0,
     ) -> Self:
         """As `open_postgres`, with the sessions beside it."""
         ledger = await open_postgres(
@@ -42,6 +43,7 @@ class PostgresPlace:
             name=name,
             observe=observe,
             also_needed=SESSIONS,
+            patience_seconds=patience_seconds,
         )
         wakeups = PostgresWakeups(ledger.source, ledger.identity.id)
         try:

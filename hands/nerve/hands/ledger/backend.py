@@ -83,8 +83,12 @@ class PostgresStorage:
     One database or schema serves one route.
     """
 
-    def __init__(self, given: Any, *, schema: str | None = None) -> None:
+    def __init__(
+        self, given: Any, *, schema: str | None = None, patience_seconds: float = 0.0
+    ) -> None:
+        """`patience_seconds`: for how long to wait for a server that does not answer yet."""
         self._given = given
+        self._patience_seconds = patience_seconds
         self._schema = schema
 
     async def open(
@@ -99,4 +103,5 @@ class PostgresStorage:
             create=create,
             name=self._schema,
             observe=observe,
+            patience_seconds=self._patience_seconds,
         )

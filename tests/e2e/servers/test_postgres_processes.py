@@ -1,0 +1,189 @@
+"""Brain and Hands as processes of their own, each on its own PostgreSQL database, killed and restarted."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import AsyncGenerator, Generator
+from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from nerve.brain import DurableRuntime, PostgresBackend, Turn
+from nerve.protocol.errors import LedgerUnavailable, NerveError, Timeout
+from nerve.protocol.identity import SessionKey
+from support.servers.native import NativeServer
+from support.servers.postgres import VARIABLE, make_database
+from support.services import Service
+
+pytestmark = [pytest.mark.external, pytest.mark.chaos]
+
+APP = Path(__file__).with_name("postgres_app.py")
+
+
+@pytest.fixture
+def server() -> Generator[NativeServer]:
+    """A server of this test's own: it is killed."""
+    made = NativeServer("postgres", programs=["initdb"])
+    Service(name="postgres", variable="", native=[lambda: made.address(VARIABLE)]).address()
+    yield made
+    made.drop()
+
+
+@dataclass
+class Hosts:
+    """Processes by role; `kill` and `start` again as often as wanted."""
+
+    place: Path
+    databases: dict[str, str]
+    running: dict[str, subprocess.Popen[bytes]] = field(
+        default_factory=dict[str, subprocess.Popen[bytes]]
+    )
+
+    @property
+    def effects(self) -> Path:
+        return self.place / "effects.txt"
+
+    def start(self, role: str) -> None:
+        log = (self.place / f"{role}.log").open("ab")
+        environment = os.environ | {
+            "NERVE_DATABASE": self.databases[role],
+            "EFFECTS": str(self.effects),
+            "NERVE_LEASE_SECONDS": "3",
+            "NERVE_HEARTBEAT_SECONDS": "0.5",
+            "NERVE_GRACE_SECONDS": "2",
+        }
+        self.running[role] = subprocess.Popen(
+            [sys.executable, "-m", "nerve.deploy", role, str(APP), "--dir", self.place / "state"],
+            env=environment,
+            stdout=log,
+            stderr=log,
+        )
+        log.close()
+
+    def kill(self, role: str, number: signal.Signals = signal.SIGKILL) -> None:
+        process = self.running.pop(role)
+        process.send_signal(number)
+        process.wait(30)
+
+    def marks(self) -> Counter[str]:
+        text = self.effects.read_text() if self.effects.exists() else ""
+        return Counter(text.splitlines())
+
+
+@pytest.fixture
+async def hosts(server: NativeServer, tmp_path: Path) -> AsyncGenerator[Hosts]:
+    url = server.address(VARIABLE)
+    databases = {"brain": await make_database(url), "hands": await make_database(url)}
+    made = Hosts(tmp_path, databases)
+    for role in databases:
+        made.start(role)
+    yield made
+    for role in list(made.running):
+        made.kill(role)
+
+
+async def submit(runtime: DurableRuntime, number: int) -> Turn:
+    """What a client does: the same request again until it is answered."""
+    while True:
+        try:
+            key = SessionKey("acme", f"s-{number}")
+            session = await runtime.session(key, agent="marker")
+            return await session.submit("r", "go")
+        except NerveError:
+            await asyncio.sleep(0.1)
+
+
+async def ended(turn: Turn) -> str:
+    """COMPLETED, or UNKNOWN where its tool was running in a process that was killed."""
+    while True:
+        try:
+            with suppress(Timeout):
+                await turn.result(2)
+                return "COMPLETED"
+            status = await turn.status()
+            if any(each.outcome == "UNKNOWN" for each in status.executions):
+                return "UNKNOWN"
+        except LedgerUnavailable:
+            await asyncio.sleep(0.1)
+
+
+@pytest.mark.timeout(170)
+@pytest.mark.capability("D16.1")
+async def test_nothing_is_lost_or_doubled_through_kills_of_everything(
+    server: NativeServer, hosts: Hosts
+) -> None:
+    async with AsyncExitStack() as stack:
+        backend = await stack.enter_async_context(
+            await PostgresBackend.open(hosts.databases["brain"])
+        )
+        runtime = await stack.enter_async_context(DurableRuntime(backend))
+        async with asyncio.timeout(150):
+            first = await submit(runtime, 0)
+            assert await ended(first) == "COMPLETED"
+            work = [asyncio.create_task(_one(runtime, n)) for n in range(1, 150)]
+            await _shake(server, hosts)
+            answers = Counter(await asyncio.gather(*work))
+    marks = hosts.marks()
+    assert max(marks.values()) == 1, "no effect twice"
+    assert len(marks) >= answers["COMPLETED"], "no effect missing"
+    assert answers["COMPLETED"] >= 75, answers
+    for role in hosts.databases:
+        assert _password(hosts.databases[role]) not in (hosts.place / f"{role}.log").read_text()
+
+
+async def _one(runtime: DurableRuntime, number: int) -> str:
+    await asyncio.sleep(number * 0.04)
+    return await ended(await submit(runtime, number))
+
+
+async def _shake(server: NativeServer, hosts: Hosts) -> None:
+    await asyncio.sleep(0.7)
+    await asyncio.to_thread(server.kill)
+    await asyncio.to_thread(server.start)
+    for role in ("brain", "hands"):
+        await asyncio.sleep(1.5)
+        await asyncio.to_thread(hosts.kill, role)
+        hosts.start(role)
+    await asyncio.sleep(1)
+    await asyncio.to_thread(server.stop)
+    await asyncio.to_thread(server.start)
+
+
+def _password(url: str) -> str:
+    return f":{urlsplit(url).password}@"
+
+
+@pytest.mark.rule(3)
+@pytest.mark.timeout(120)
+async def test_a_restart_of_the_server_takes_no_running_tool_away(
+    server: NativeServer, hosts: Hosts
+) -> None:
+    """Every session lock is gone at once; the same incarnations take them again in time."""
+    backend = await PostgresBackend.open(hosts.databases["brain"])
+    async with backend, DurableRuntime(backend) as runtime:
+        async with asyncio.timeout(100):
+            assert await ended(await submit(runtime, 0)) == "COMPLETED"
+            before = await _hosts(runtime)
+            for _ in range(2):
+                await asyncio.to_thread(server.kill)
+                await asyncio.to_thread(server.start)
+                await asyncio.sleep(3)
+            assert await _hosts(runtime) == before, "nobody was released"
+            assert await ended(await submit(runtime, 1)) == "COMPLETED"
+
+
+async def _hosts(runtime: DurableRuntime) -> list[str]:
+    from nerve.brain.ledger import queries
+
+    while True:
+        try:
+            rows = await runtime.ledger.read(lambda tx: queries.live_hosts(tx, "brain"))
+            return sorted(row["id"] for row in rows)
+        except LedgerUnavailable:
+            await asyncio.sleep(0.1)
