@@ -230,7 +230,14 @@ TABLES = (
 
 def upgrade() -> None:
     for statement in TABLES:
-        op.execute(statement)
+        op.execute(_spelt(statement))
+
+
+def _spelt(statement: str) -> str:
+    """The two types that PostgreSQL calls otherwise."""
+    if op.get_bind().dialect.name == "sqlite":
+        return statement
+    return statement.replace(" BLOB", " BYTEA").replace(" id INTEGER NOT", " id SERIAL NOT")
 
 
 def downgrade() -> None:
