@@ -32,12 +32,19 @@ def own() -> Iterator[NativeServer]:
     """A server that may be killed; the one that the environment names may not."""
     found = NativeServer("rocketmq", programs=["java"])
     try:
-        found.start()
-    except Unavailable as error:
+        started(found)
+        yield found
+    finally:
         found.drop()
+
+
+def started(server: NativeServer) -> Space:
+    """Skips where none can be started."""
+    try:
+        server.start()
+    except Unavailable as error:
         (pytest.fail if required("rocketmq") else pytest.skip)(str(error))
-    yield found
-    found.drop()
+    return own_space(server)
 
 
 def own_space(server: NativeServer) -> Space:
@@ -160,6 +167,30 @@ async def test_a_private_authority_is_trusted_where_it_is_named_and_nowhere_else
     async with two_ends(replace(space, settings=stranger)) as (sender, _):
         with pytest.raises(BrokerUnavailable):
             await soon(sender.publish(TOPIC, [b"b"]))
+
+
+@pytest.mark.slow
+async def test_a_server_that_asks_for_keys_takes_the_right_ones_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("NERVE_ROCKETMQ_KEYS", "nerve:nerve-secret")
+    guarded = NativeServer("rocketmq", programs=["java"])
+    try:
+        space = await asyncio.to_thread(started, guarded)
+        await space.make(TOPIC)
+        keys = replace(space.settings, access_key="nerve", secret_key="nerve-secret")
+        received: list[bytes] = []
+        async with two_ends(replace(space, settings=keys)) as (sender, receiver):
+            async with running(drain(receiver, received)):
+                await soon(sender.publish(TOPIC, [b"a"]))
+                await until(lambda: received == [b"a"], "it arrived")
+        for wrong in (space.settings, replace(keys, secret_key="another")):
+            async with two_ends(replace(space, settings=wrong)) as (sender, _):
+                with pytest.raises(BrokerUnavailable, match="UNAUTHORIZED") as caught:
+                    await soon(sender.publish(TOPIC, [b"b"]))
+                assert "NERVE_ROCKETMQ_SECRET_KEY" in caught.value.next_step
+    finally:
+        await asyncio.to_thread(guarded.drop)
 
 
 async def test_a_topic_of_many_queues_loses_and_doubles_nothing() -> None:

@@ -30,6 +30,7 @@ _OPTIONS: Final = (
     ("grpc.max_reconnect_backoff_ms", 1000),
 )
 MISSING: Final = frozenset({"TOPIC_NOT_FOUND", "CONSUMER_GROUP_NOT_FOUND", "NOT_FOUND"})
+DENIED: Final = frozenset({"UNAUTHORIZED", "FORBIDDEN"})
 # A topic that was deleted while its type is remembered answers like this.
 DELETED: Final = "MESSAGE_PROPERTY_CONFLICT_WITH_TYPE"
 
@@ -296,7 +297,9 @@ def unavailable(
             where="--broker",
             next_step="free disk space on its brokers",
         )
-    if topic is not None and is_missing(error):
+    if isinstance(error, Declined) and error.code in DENIED:
+        step = "set NERVE_ROCKETMQ_ACCESS_KEY and NERVE_ROCKETMQ_SECRET_KEY to keys with this right"
+    elif topic is not None and is_missing(error):
         step = f"make what is missing, it is found within 20 s:\n{admin_commands(topic, group)}"
     return BrokerUnavailable(
         f"RocketMQ at {settings.shown} did not answer{about}: {_plain(error)}",
