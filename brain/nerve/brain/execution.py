@@ -11,7 +11,7 @@ from nerve.brain.schedule.frames import WARM_FRAMES_MAX, Frames
 from nerve.brain.schedule.intake import Intake
 from nerve.brain.schedule.invocation import Office
 from nerve.brain.schedule.registry import frozen_bindings
-from nerve.brain.schedule.scans import Inquiries, Strays
+from nerve.brain.schedule.scans import Clocks, Inquiries, Strays
 from nerve.brain.schedule.scheduler import Scheduler
 from nerve.brain.tools.remote import RemoteExecutor
 from nerve.brain.tools.routes import Routes
@@ -165,6 +165,15 @@ class Execution:
                 scan_seconds=settings.scan_seconds,
             ),
         ]
+        scans.append(
+            Clocks(
+                runtime.ledger,
+                definitions=sorted(runtime.registry.ids),
+                patience=patience,
+                clock=runtime.clock,
+                scan_seconds=settings.scan_seconds,
+            )
+        )
         self._loops = [Loop(scan, clock=runtime.clock) for scan in scans]
         self._claims = Loop(self.scheduler, clock=runtime.clock)
         wakeups = runtime.backend.wakeups

@@ -36,7 +36,7 @@ STRANDED = sql(
     "select id, destination, envelope, created_at from outbox where id in ("
     " select o.id from outbox o left join host h on h.id = o.host"
     " where (o.created_at, o.id) > (:after_at, :after_id) and (o.host is null or h.id is null"
-    " or h.state <> 'LIVE' or (o.host = :host and o.created_at <= :before))"
+    " or h.state <> 'LIVE' or (o.host = :host and not o.created_at between :before and :now))"
     " order by o.created_at, o.id limit :limit) order by created_at, id"
 )
 DEPTH = sql("select count(*) as depth, min(created_at) as oldest from outbox")
@@ -173,11 +173,13 @@ class Relay:
         return tuple(self._confirmed)
 
     async def _page(self, tx: Tx) -> Sequence[Row]:
+        now = self._clock.now_ms()
         after_at, after_id = self._after
         return await tx.all(
             STRANDED,
             host=self._host() or "",
-            before=self._clock.now_ms() - self._resend_ms,
+            before=now - self._resend_ms + 1,
+            now=now,
             after_at=after_at,
             after_id=after_id,
             limit=SCAN_ROWS,

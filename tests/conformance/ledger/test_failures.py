@@ -17,10 +17,13 @@ from nerve.protocol.errors import Conflict, DefinitionMissing, LedgerUnavailable
 from support.brain_cell import (
     Cell,
     advance_until,
+    calling,
+    catalog,
     function,
     opened,
     rows,
 )
+from support.fake_hands import FakeHands
 from support.waiting import soon
 
 RUNS = sql("select number, state, host from run where turn = :turn order by number")
@@ -203,3 +206,46 @@ async def test_a_failure_that_cannot_be_recorded_costs_nothing_and_is_gone_back_
     assert (await soon(turn.result())).text == "done"
     assert [run.state for run in await turn.list_runs()] == ["HANDED_OVER", "FINISHED"]
     assert (await rows(runtime, TURN, id=turn.id))[0]["retry_count"] == 0
+
+
+@pytest.mark.rule(4)
+@pytest.mark.report("U102")
+@pytest.mark.parametrize("jump_ms", [-3_600_000, -(10**10), 3_600_000])
+async def test_a_clock_that_was_set_keeps_no_ready_turn_waiting(
+    still: Cell, clock: VirtualClock, jump_ms: int
+) -> None:
+    """Admitted by a host an hour ahead, failed and tried again an hour ago: it goes on at once."""
+    ran: list[int] = []
+    errors: list[Exception | None] = [ConnectionError("down"), None, None]
+    api = await still.runtime()
+    runtime = await still.runtime(function(failing(errors, ran, clock)))
+    session = await opened(runtime)
+    first = await (await session.open_thread("a")).submit("r1", "x")
+    await advance_until(clock, lambda: len(ran) == 1)
+    await settled(runtime, first.id, 1)
+    await runtime.close()
+    second = await api.get_session(session.key).submit("r2", "y")
+    clock.step_wall(jump_ms)
+    again = await still.runtime(function(failing(errors, ran, clock)))
+    begun = clock.monotonic()
+    await advance_until(clock, lambda: len(ran) == 3)
+    assert clock.monotonic() - begun < 40
+    for turn in (first, second):
+        assert (await soon((await again.get_turn(turn.id)).result())).text == "done"
+
+
+@pytest.mark.rule(4)
+async def test_a_clock_that_was_set_back_keeps_no_question_waiting(
+    still: Cell, clock: VirtualClock
+) -> None:
+    hands = FakeHands()
+    runtime = await still.runtime(function(calling, tools=catalog()), hands=hands)
+    turn = await (await opened(runtime)).submit("r1", "x")
+    await advance_until(clock, lambda: hands.executions)
+    clock.step_wall(-(10**10))
+    count = len(hands.commands)
+    begun = clock.monotonic()
+    await advance_until(clock, lambda: len(hands.commands) > count)
+    assert clock.monotonic() - begun < 5
+    await hands.succeed(hands.executions[0])
+    assert (await soon(turn.result())).text == "done"

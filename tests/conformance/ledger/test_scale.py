@@ -94,7 +94,7 @@ ROWS = {
     " command, codec, state, outcome, effect, attempt, sequence, origin_step, requested_at,"
     " inquiries, next_inquiry_at, settled)": "select printf('t%026d.x1', i), printf('t%026d', i),"
     " 'acme/s-1/w' || i, 'acme/s-1', 1, 'c', 'remote', 'echo', 'hands', x'7b7d', x'7b7d', 'plain',"
-    " 'OPEN', 'ADMITTED', 'none', 0, 1, 's', 1, 0, 9000000000000, 0",
+    " 'OPEN', 'ADMITTED', 'none', 0, 1, 's', 1, 0, {due}, 0",
     "event (session, sequence, type, body, created_at)": "select 'acme/s-1', i + 1000, 'x.a.b',"
     " '{{}}', 1",
 }
@@ -103,7 +103,8 @@ ROWS = {
 def load(desk: Desk, count: int) -> None:
     """`count` Turns that wait for their tools."""
     for into, select in ROWS.items():
-        text = BACKLOG.format(count=count, into=into, select=select.format(id=ID))
+        due = desk.now() + 200_000
+        text = BACKLOG.format(count=count, into=into, select=select.format(id=ID, due=due))
         write(desk.backend, text)
     write(desk.backend, f"update session set sequence = {count + 1000}")
 

@@ -27,7 +27,7 @@ CLAIM = sql(
 )
 # Others hold what is READY at this moment. With one writer nobody does.
 HELD = sql(
-    "select 1 from thread where id is null and definition = :definition and ready_at <= :now",
+    "select 1 where :definition is null and :now is null",
     server="select 1 from thread where definition = :definition and phase = 'READY'"
     " and ready_at <= :now limit 1",
 )

@@ -84,6 +84,11 @@ class Patience:
     first_ms: int
     most_ms: int
 
+    @property
+    def longest_ms(self) -> int:
+        """No question is due later than this."""
+        return max(self.silence_ms, self.first_ms, self.most_ms)
+
     def after(self, inquiries: int) -> int:
         return min(self.most_ms, self.first_ms << min(inquiries, 20))
 

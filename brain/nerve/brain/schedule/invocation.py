@@ -51,7 +51,9 @@ class Failure:
 
 
 BLAMELESS_DELAY_MS = 2_000
+BLAMELESS_DOUBLINGS = 5
 SET_BACK_DELAY_MS = 60_000
+DELAY_MS_MAX = max(SET_BACK_DELAY_MS, BLAMELESS_DELAY_MS << BLAMELESS_DOUBLINGS)
 
 Classify = Callable[[BaseException], Failure]
 
@@ -306,7 +308,7 @@ class Invocation:
         )
         if kind.blameless:
             # Each costs a Run, so that what never ends must not come ever so often.
-            delay_ms = BLAMELESS_DELAY_MS << min(self.claimed.run - 1, 5)
+            delay_ms = BLAMELESS_DELAY_MS << min(self.claimed.run - 1, BLAMELESS_DOUBLINGS)
             await self.hand_over(text[:1000], delay_ms=delay_ms)
             return Verdict.COMMITTED
         now = self._office.clock.now_ms()

@@ -1,7 +1,9 @@
 """Duties that find work without any hint, one class each."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from nerve.brain.ledger import ahead
 from nerve.brain.ledger.claim import GiveBack, give_back, owned
 from nerve.brain.ledger.inquiries import (
     Inquire,
@@ -12,6 +14,7 @@ from nerve.brain.ledger.inquiries import (
     tell_settled,
 )
 from nerve.brain.ledger.repair import stuck, wake_idle_waiters
+from nerve.brain.schedule.invocation import DELAY_MS_MAX
 from nerve.brain.schedule.scheduler import Scheduler
 from nerve.brain.tools.messages import Messages
 from nerve.common.clock import Clock
@@ -167,3 +170,41 @@ class Strays:
                 now=now,
             ),
         )
+
+
+class Clocks:
+    """Due times that a clock left too far ahead when it was set back."""
+
+    name = "clocks"
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        *,
+        definitions: Sequence[str],
+        patience: Patience,
+        clock: Clock,
+        scan_seconds: float,
+    ) -> None:
+        self.interval_seconds = scan_seconds
+        self._ledger = ledger
+        self._definitions = definitions
+        self._patience = patience
+        self._clock = clock
+
+    async def run_once(self) -> bool:
+        now = self._clock.now_ms()
+
+        async def query(tx: Tx) -> ahead.Ahead | None:
+            return await ahead.find(
+                tx,
+                definitions=self._definitions,
+                delay_ms=DELAY_MS_MAX,
+                latest=now + self._patience.longest_ms + ahead.TOLERANCE_MS,
+                now=now,
+            )
+
+        found = await self._ledger.read(query)
+        if found is not None:
+            await self._ledger.commit(ahead.pull, found)
+        return False
