@@ -1,6 +1,7 @@
 """`make chaos KILLS=10000`: the whole matrix in every arrangement, random kills, and a report of what became of it.
 
-Writes build/chaos/report.md and report.json; ends with 1 where anything was lost, doubled or asked twice.
+Writes build/chaos/report.md and report.json; ends with 1 where anything was lost, doubled, asked twice, not
+reached or too late.
 """
 
 import argparse
@@ -22,6 +23,8 @@ from chaos.power import cut_everywhere
 from support.cluster import PRODUCTION, Forge, forge
 
 BATCH = 250
+STANDBY, RESTART = 0.5, 1.0
+"""Limits of the time from a kill to moving again, in seconds, at p99."""
 SHARES = ((TWO, 0.5), (ONE, 0.25), (FOUR, 0.25))
 COLUMNS = (
     "kills",
@@ -77,7 +80,8 @@ async def run(plan: Plan, folder: Path) -> int:
     text = _markdown(report)
     (folder / "report.md").write_text(text)
     print(text)
-    return 1 if report["violations"] or power.lost else 0
+    late = [each for each in moving if each.p99 > (STANDBY if each.standby else RESTART)]
+    return 1 if report["violations"] or report["missed"] or power.lost or late else 0
 
 
 async def _points(forge: Forge, root: Path, arrangement: str, plan: Plan) -> list[Result]:
