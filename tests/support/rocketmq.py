@@ -15,7 +15,7 @@ from nerve.common.broker.rocketmq_names import physical
 from nerve.protocol import topics as names
 from support.servers import rocketmq_admin as admin
 from support.servers.native import NativeServer
-from support.services import Service
+from support.services import Service, Unavailable, required
 
 VARIABLE = "NERVE_TEST_ROCKETMQ_ENDPOINT"
 
@@ -72,6 +72,25 @@ def a_space(settings: RocketSettings | None = None) -> Space:
 
 async def space(settings: RocketSettings | None = None) -> Space:
     return await asyncio.to_thread(a_space, settings)
+
+
+def started(server: NativeServer) -> Space:
+    """Skips where none can be started."""
+    try:
+        server.start()
+    except Unavailable as error:
+        (pytest.fail if required("rocketmq") else pytest.skip)(str(error))
+    return at_server(server)
+
+
+def at_server(server: NativeServer) -> Space:
+    settings = RocketSettings(
+        endpoint=server.address("NERVE_TEST_ROCKETMQ_ENDPOINT"),
+        prefix=f"t{secrets.token_hex(4)}.",
+        publish_seconds=5,
+        invisible_seconds=10,
+    )
+    return Space(server.address("NERVE_TEST_ROCKETMQ_NAMESRV"), settings)
 
 
 @asynccontextmanager

@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import secrets
 import signal
 from collections.abc import Iterator
 from dataclasses import replace
@@ -10,14 +9,12 @@ from dataclasses import replace
 import pytest
 
 from nerve.common.broker.rocketmq import RocketBroker
-from nerve.common.broker.rocketmq_link import RocketSettings
 from nerve.common.clock import SystemClock
 from nerve.protocol import topics
 from nerve.protocol.errors import BrokerUnavailable
 from support import rocketmq
-from support.rocketmq import Space, two_ends
+from support.rocketmq import at_server, started, two_ends
 from support.servers.native import NativeServer
-from support.services import Unavailable, required
 from support.waiting import running, soon, until
 
 pytestmark = [pytest.mark.external, pytest.mark.timeout(240)]
@@ -36,25 +33,6 @@ def own() -> Iterator[NativeServer]:
         yield found
     finally:
         found.drop()
-
-
-def started(server: NativeServer) -> Space:
-    """Skips where none can be started."""
-    try:
-        server.start()
-    except Unavailable as error:
-        (pytest.fail if required("rocketmq") else pytest.skip)(str(error))
-    return own_space(server)
-
-
-def own_space(server: NativeServer) -> Space:
-    settings = RocketSettings(
-        endpoint=server.address("NERVE_TEST_ROCKETMQ_ENDPOINT"),
-        prefix=f"t{secrets.token_hex(4)}.",
-        publish_seconds=5,
-        invisible_seconds=10,
-    )
-    return Space(server.address("NERVE_TEST_ROCKETMQ_NAMESRV"), settings)
 
 
 async def drain(broker: RocketBroker, into: list[bytes]) -> None:
@@ -89,7 +67,7 @@ async def publish_through(
 async def test_a_server_killed_under_load_loses_nothing_and_is_back_in_seconds(
     own: NativeServer,
 ) -> None:
-    space = await asyncio.to_thread(own_space, own)
+    space = await asyncio.to_thread(at_server, own)
     await space.make(TOPIC)
     confirmed: list[bytes] = []
     received: list[bytes] = []
@@ -113,7 +91,7 @@ async def test_a_server_killed_under_load_loses_nothing_and_is_back_in_seconds(
 async def test_a_server_frozen_for_longer_than_every_deadline_loses_nothing(
     own: NativeServer,
 ) -> None:
-    space = await asyncio.to_thread(own_space, own)
+    space = await asyncio.to_thread(at_server, own)
     settings = replace(space.settings, publish_seconds=1, call_seconds=1, heartbeat_seconds=1)
     space = replace(space, settings=settings)
     await space.make(TOPIC)

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from nerve.protocol import topics
-from support.rocketmq import Space, a_space
+from support.rocketmq import Space, a_space, started
+from support.servers.native import NativeServer
 from support.terminal import Terminal, until
 
 pytestmark = [pytest.mark.external, pytest.mark.timeout(180)]
@@ -64,12 +65,16 @@ def where() -> Space:
 
 @pytest.fixture
 def terminal(tmp_path: Path, where: Space) -> Iterator[Terminal]:
-    (tmp_path / "app.py").write_text(APP)
-    (tmp_path / "weather.yaml").write_text(SCRIPT)
-    address = f"rocketmq://{where.settings.endpoint}?prefix={where.settings.prefix}"
-    found = Terminal(tmp_path, {"NERVE_BROKER": address})
+    found = terminal_in(tmp_path, where)
     yield found
     found.close()
+
+
+def terminal_in(folder: Path, where: Space) -> Terminal:
+    (folder / "app.py").write_text(APP)
+    (folder / "weather.yaml").write_text(SCRIPT)
+    address = f"rocketmq://{where.settings.endpoint}?prefix={where.settings.prefix}"
+    return Terminal(folder, {"NERVE_BROKER": address})
 
 
 def provision(terminal: Terminal, where: Space) -> None:
@@ -113,6 +118,40 @@ def test_hands_that_die_with_a_command_over_rocketmq_do_it_once(
     terminal.host("hands", "app.py", "--route", "hands")
     waiting.event("waiting", reason="UNKNOWN_OUTCOME", seconds=60)
     assert effects(terminal) == ["entered it"]
+
+
+@pytest.mark.slow
+@pytest.mark.chaos
+def test_turns_go_on_when_the_server_is_killed_and_nothing_is_done_twice(tmp_path: Path) -> None:
+    server = NativeServer("rocketmq", programs=["java"])
+    try:
+        where = started(server)
+        terminal = terminal_in(tmp_path, where)
+        try:
+            play_a_kill(terminal, where, server)
+        finally:
+            terminal.close()
+    finally:
+        server.drop()
+
+
+def play_a_kill(terminal: Terminal, where: Space, server: NativeServer) -> None:
+    provision(terminal, where)
+    terminal.host("brain", "app.py")
+    terminal.host("hands", "app.py", "--route", "hands")
+    cities = [f"City{number}" for number in range(12)]
+    for city in cities[:6]:
+        assert terminal.run("submit", "weather", f"rain in {city}").code == 0
+    server.kill()
+    for city in cities[6:]:  # submitting never waits for a broker
+        assert terminal.run("submit", "weather", f"rain in {city}").code == 0
+    server.start()
+
+    def completed() -> bool:
+        return [turn["phase"] for turn in terminal.turns()] == ["COMPLETED"] * 12
+
+    until(completed, "every Turn is completed", 60)
+    assert sorted(effects(terminal)) == sorted(f"forecast {city}" for city in cities)
 
 
 def test_the_other_package_is_refused_at_start_and_by_doctor(tmp_path: Path) -> None:
