@@ -51,15 +51,15 @@ async def brain_backend(
     )
 
 
-def hands_storage(settings: Settings) -> "PostgresStorage":
-    """The Hands ledger in the database of `settings`."""
+def hands_storage(settings: Settings, *, patient: bool = True) -> "PostgresStorage":
+    """The Hands ledger in the database of `settings`; a host waits for it."""
     address_of(settings)
     from nerve.hands.ledger.backend import PostgresStorage
 
     return PostgresStorage(
         settings.database,
         schema=settings.database_schema or None,
-        patience_seconds=HOST_SECONDS,
+        patience_seconds=HOST_SECONDS if patient else 0.0,
     )
 
 

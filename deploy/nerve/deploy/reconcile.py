@@ -11,6 +11,7 @@ from typing import final
 from nerve.common.place import StateDirectory
 from nerve.common.settings import Settings
 from nerve.deploy.client import existing, place_option
+from nerve.deploy.databases import address_of, hands_storage
 from nerve.deploy.output import Console, brief, day_time, plain
 from nerve.deploy.presence import hands_of
 from nerve.hands.operations import (
@@ -44,11 +45,11 @@ class Verdict:
 
 async def list_unknown(directory: Path, console: Console, settings: Settings) -> int:
     """Every open UNKNOWN execution of the directory."""
-    place = existing(directory)
+    place = _place(directory, settings)
     found: list[tuple[str, UnknownExecutionView]] = []
     for route in routes_of(place):
         async with _store(place, route, settings) as store:
-            found += [(route, view) for view in await store.unknown()]
+            found += [(store.route, view) for view in await store.unknown()]
     if console.json_lines:
         listed = [{"route": route, **plain(view)} for route, view in found]
         console.answer({"unknown": listed}, "")
@@ -72,7 +73,7 @@ async def reconcile(
     execution: str, verdict: Verdict, directory: Path, console: Console, settings: Settings
 ) -> int:
     """Resolve one UNKNOWN execution; a repeat with the same request id finds the same receipt."""
-    place = existing(directory)
+    place = _place(directory, settings)
     route, execution = await _located(place, execution, settings)
     operator = verdict.operator or getpass.getuser()
     what = ExecutionReconciliation(
@@ -89,7 +90,7 @@ async def reconcile(
     async with _store(place, route, settings) as store:
         receipt = await _resolved(store, execution, what)
     console.answer(receipt, _said(receipt))
-    if not hands_of(place, route):
+    if place is not None and not hands_of(place, route):
         console.say(
             "no_hands",
             f"The Brain hears of it when Hands run for the route {route}:"
@@ -138,7 +139,9 @@ def _effect(text: str | None) -> Effect | None:
         ) from None
 
 
-async def _located(place: StateDirectory, execution: str, settings: Settings) -> tuple[str, str]:
+async def _located(
+    place: StateDirectory | None, execution: str, settings: Settings
+) -> tuple[str, str]:
     """The route whose ledger has the execution, which may be named by a unique beginning."""
     routes = routes_of(place)
     open_ones: dict[str, str] = {}
@@ -161,7 +164,8 @@ async def _located(place: StateDirectory, execution: str, settings: Settings) ->
     check_execution_id(execution, "execution")
     others = f"UNKNOWN now: {', '.join(list(open_ones)[:3])}" if open_ones else "Nothing is UNKNOWN"
     raise UnknownExecution(
-        f"no Hands ledger of {place.path} has the execution {execution}",
+        f"no Hands ledger of {address_of(settings) if place is None else place.path} has the"
+        f" execution {execution}",
         where="EXECUTION",
         next_step=others,
     )
@@ -175,17 +179,30 @@ async def _has(store: ExecutionStore, execution: str) -> bool:
     return True
 
 
-def routes_of(place: StateDirectory) -> list[str]:
-    """Routes that have had Hands in this directory."""
+def _place(directory: Path, settings: Settings) -> StateDirectory | None:
+    """None: the ledger is in a database."""
+    return None if settings.database else existing(directory)
+
+
+def routes_of(place: StateDirectory | None) -> list[str]:
+    """Routes that have had Hands in this directory; a database serves one, which it knows."""
+    if place is None:
+        return [""]
     names = [name for name in place.ledgers if name.startswith(PREFIX)]
     return [name.removeprefix(PREFIX) for name in names]
 
 
 @asynccontextmanager
 async def _store(
-    place: StateDirectory, route: str, settings: Settings
+    place: StateDirectory | None, route: str, settings: Settings
 ) -> AsyncGenerator[ExecutionStore]:
-    store = await ExecutionStore.open(place.path, route=route, deployment=settings.deployment)
+    deployment = settings.deployment
+    if place is None:
+        store = await ExecutionStore.over(
+            hands_storage(settings, patient=False), deployment=deployment
+        )
+    else:
+        store = await ExecutionStore.open(place.path, route=route, deployment=deployment)
     async with store:
         yield store
 

@@ -5,7 +5,7 @@ means, and names the evidence and the operator; both are kept in the receipt.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self, final
@@ -14,10 +14,11 @@ from nerve.common import process
 from nerve.common.clock import Clock, SystemClock
 from nerve.common.lease import mark_of
 from nerve.common.place import StateDirectory
-from nerve.common.sql import Ledger, Row, SqliteLedger, open_sqlite
+from nerve.common.sql import Ledger, Row, Tx, open_sqlite, sql
 from nerve.common.wakeups import Doorbell
 from nerve.hands.ledger import HANDS_SCHEMA
 from nerve.hands.ledger.answers import observations, open_unknown
+from nerve.hands.ledger.backend import HandsStorage
 from nerve.hands.ledger.reconcile import Claim, Reconcile, claim, find_receipt, reconcile
 from nerve.hands.ledger.records import read_row
 from nerve.hands.ledger.reports import Speaker
@@ -120,7 +121,7 @@ class ExecutionStore:
         self._clock = clock
         self._authorize = authorize
         self._done = done
-        self._owned: tuple[SqliteLedger, Doorbell] | None = None
+        self._owned: Callable[[], Awaitable[None]] | None = None
 
     @classmethod
     async def open(
@@ -150,7 +151,43 @@ class ExecutionStore:
         store = cls(
             ledger, speaker, clock=clock, authorize=authorize, done=lambda: bell.ring(channel)
         )
-        store._owned = (ledger, bell)
+
+        async def closing() -> None:
+            await ledger.close()
+            await asyncio.sleep(0)  # A ring leaves with the next turn of the loop.
+            bell.close()
+
+        store._owned = closing
+        return store
+
+    @classmethod
+    async def over(
+        cls,
+        storage: HandsStorage,
+        *,
+        deployment: str = "local",
+        clock: Clock | None = None,
+        authorize: Callable[[str, str], bool] | None = None,
+    ) -> Self:
+        """The ledger of a storage that exists, whose hosts hear what changes."""
+        clock = clock or SystemClock()
+        backend = await storage.open("", clock=clock, observe=None, create=False)
+        identity = backend.ledger.identity
+        speaker = Speaker(
+            deployment=deployment,
+            route=await backend.ledger.read(_served),
+            ledger_id=identity.id,
+            epoch=identity.epoch,
+            host="operator",
+        )
+        bells, channel = backend.wakeups, changed_channel(identity.id)
+
+        def done() -> None:
+            if bells is not None:
+                bells.ring(channel)
+
+        store = cls(backend.ledger, speaker, clock=clock, authorize=authorize, done=done)
+        store._owned = backend.close
         return store
 
     async def __aenter__(self) -> Self:
@@ -162,10 +199,11 @@ class ExecutionStore:
     async def close(self) -> None:
         owned, self._owned = self._owned, None
         if owned is not None:
-            ledger, bell = owned
-            await ledger.close()
-            await asyncio.sleep(0)  # A ring leaves with the next turn of the loop.
-            bell.close()
+            await owned()
+
+    @property
+    def route(self) -> str:
+        return self._speaker.route
 
     @property
     def ledger_id(self) -> str:
@@ -278,6 +316,17 @@ class ExecutionStore:
                 where="owner_gone",
                 next_step="end that process, or confirm that it cannot act any more",
             )
+
+
+NEWEST_ROLE = sql(
+    "select role from host where role like 'hands:%' order by registered_at desc limit 1"
+)
+
+
+async def _served(tx: Tx) -> str:
+    """The route whose hosts use this ledger, as they registered themselves."""
+    row = await tx.one(NEWEST_ROLE)
+    return "hands" if row is None else str(row["role"]).partition(":")[2]
 
 
 def changed_channel(ledger_id: str) -> str:

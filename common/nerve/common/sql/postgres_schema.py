@@ -43,7 +43,7 @@ async def look(source: Source) -> Meta | None:
     """What stands in the database; None: no ledger yet. Raises Damaged."""
     connection = await source.lease()
     try:
-        return await _read(connection)
+        return await read_meta(connection)
     finally:
         await source.give_back(connection)
 
@@ -57,7 +57,7 @@ async def prepare(source: Source, schema: Schema, *, create: bool, now: int) -> 
     """
     connection = await source.lease()
     try:
-        meta = await _read(connection)
+        meta = await read_meta(connection)
         if meta is None:
             if not create:
                 raise WrongLedger(
@@ -76,7 +76,7 @@ async def prepare(source: Source, schema: Schema, *, create: bool, now: int) -> 
     return meta.identity
 
 
-async def _read(connection: "asyncpg.Connection[Any]") -> Meta | None:
+async def read_meta(connection: "asyncpg.Connection[Any]") -> Meta | None:
     if await connection.fetchval("select to_regclass('meta')") is None:
         return None
     rows = await connection.fetch("select key, value from meta")
@@ -107,7 +107,7 @@ async def _create(
     async with connection.transaction():
         await connection.execute(_LOCK)
         # Two hosts may start on an empty database at once: the second finds the first one's tables.
-        found = await _read(connection)
+        found = await read_meta(connection)
         if found is not None:
             return found
         for statement in ddl(schema):
@@ -149,7 +149,7 @@ async def _store(connection: "asyncpg.Connection[Any]") -> None:
 async def _upgrade(connection: "asyncpg.Connection[Any]", schema: Schema) -> None:
     async with connection.transaction():
         await connection.execute(_LOCK)
-        meta = await _read(connection)
+        meta = await read_meta(connection)
         if meta is None or meta.version >= schema.version:
             return
         await _run_migrations(connection, schema)

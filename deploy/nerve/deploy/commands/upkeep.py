@@ -82,7 +82,12 @@ def doctor(
         raise typer.Exit(room.adopt_directory(directory, adopt, console))
     if forget is not None:
         run(room.forget_ledger(directory, forget, console))
-    run(room.doctor(directory, console, settings_of(database=database)))
+    settings = settings_of(database=database)
+    if settings.database:
+        from nerve.deploy.doctor_database import doctor as of_database
+
+        run(of_database(console, settings))
+    run(room.doctor(directory, console, settings))
 
 
 migrations = typer.Typer(help="The schema of the ledgers.", no_args_is_help=True)
