@@ -22,7 +22,7 @@ from chaos.points import AT_THE_END, FOUR, MEMORY, ONE, TWO, Case, also_armed, k
 from nerve.common.broker.sqlite import SqliteBroker
 from nerve.common.settings import load
 from nerve.protocol import topics
-from support.cluster import FAST, Cluster, Forge, Node
+from support.cluster import FAST, PRODUCTION, Cluster, Forge, Node
 from support.cluster_world import MIX
 from support.probe import Audit, Probe
 
@@ -32,6 +32,13 @@ ARRANGEMENTS: Mapping[str, Mapping[str, int]] = {
     FOUR: {"brain": 2, "hands": 2},
     MEMORY: {"both": 1},
 }
+MODES: Mapping[str, Mapping[str, str]] = {
+    "normal": FAST,
+    "hints off": {**PRODUCTION, "NERVE_HINTS": "off"},
+    "replay always": {**FAST, "CHAOS_WARM_FRAMES": "0"},
+}
+"""Every hint dropped, at the production intervals; and every Run rebuilt after each commit."""
+
 CLIENT_KINDS = ("plain", "cancelled", "talk")
 ROUND_SECONDS = 6.0
 SETTLE_SECONDS = 40.0

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, final
 
-from chaos.matrix import Campaign, Result
+from chaos.matrix import MODES, Campaign, Result
 from chaos.moving import Moving, measured
 from chaos.points import FOUR, MEMORY, ONE, TWO, cases
 from chaos.power import cut_everywhere
@@ -26,6 +26,7 @@ BATCH = 250
 STANDBY, RESTART = 0.5, 1.0
 """Limits of the time from a kill to moving again, in seconds, at p99."""
 SHARES = ((TWO, 0.5), (ONE, 0.25), (FOUR, 0.25))
+SETTLE_SECONDS = 120.0
 COLUMNS = (
     "kills",
     "points missed",
@@ -49,6 +50,7 @@ class Plan:
     rounds: int
     cuts: int
     points: bool
+    mode: str
 
 
 async def run(plan: Plan, folder: Path) -> int:
@@ -88,10 +90,12 @@ async def _points(forge: Forge, root: Path, arrangement: str, plan: Plan) -> lis
     found: list[Result] = []
     for hit in range(1, plan.hits + 1):
         place = _fresh(root)
-        async with Campaign.open(forge, place, arrangement, seed=plan.seed + hit) as campaign:
+        async with Campaign.open(
+            forge, place, arrangement, seed=plan.seed + hit, environment=MODES[plan.mode]
+        ) as campaign:
             for case in cases(arrangement):
                 await campaign.kill_at(dataclasses.replace(case, hit=hit))
-            await campaign.finish()
+            await campaign.finish(SETTLE_SECONDS)
         found.append(_told(campaign, f"every point, hit {hit}", place))
     return found
 
@@ -103,10 +107,12 @@ async def _random(
     for first in range(0, kills, BATCH):
         place = _fresh(root)
         seed = plan.seed + first
-        async with Campaign.open(forge, place, arrangement, seed=seed) as campaign:
+        async with Campaign.open(
+            forge, place, arrangement, seed=seed, environment=MODES[plan.mode]
+        ) as campaign:
             for _ in range(min(BATCH, kills - first)):
                 await campaign.kill_at_random()
-            await campaign.finish()
+            await campaign.finish(SETTLE_SECONDS)
         found.append(_told(campaign, f"at random, seed {seed}", place))
     return found
 
@@ -182,7 +188,8 @@ def _markdown(report: dict[str, Any]) -> str:
     lines = [
         f"# Chaos report of {report['made_at']}",
         "",
-        f"{total['kills']} kills with SIGKILL; {len(report['violations'])} violations.",
+        f"{total['kills']} kills with SIGKILL ({report['plan']['mode']});"
+        f" {len(report['violations'])} violations.",
         "",
         "| arrangement | kills at | " + " | ".join(COLUMNS) + " |",
         "|---|---|" + "---|" * len(COLUMNS),
@@ -226,6 +233,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=20, help="of kill to moving")
     parser.add_argument("--cuts", type=int, default=200, help="power cuts")
     parser.add_argument("--no-points", action="store_true", help="only random kills")
+    parser.add_argument("--mode", choices=list(MODES), default="normal")
     parser.add_argument("--folder", type=Path, default=Path("build/chaos"))
     given = parser.parse_args()
     given.folder.mkdir(parents=True, exist_ok=True)
@@ -236,6 +244,7 @@ def main() -> int:
         rounds=given.rounds,
         cuts=given.cuts,
         points=not given.no_points,
+        mode=given.mode,
     )
     return asyncio.run(run(plan, given.folder.absolute()))
 
