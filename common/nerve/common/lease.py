@@ -237,6 +237,8 @@ class HostView:
     offers: Mapping[str, Any]
     registered_at: int
     lock: LockSight
+    writing: bool
+    """It keeps every other from writing at this moment: for long only where it is frozen."""
 
 
 class Hosts:
@@ -335,7 +337,8 @@ class Hosts:
 
         rows = await self._ledger.read(query)
         locks = await self._liveness.look([row["id"] for row in rows])
-        return [_view(row, locks[row["id"]]) for row in rows]
+        writer = self._liveness.writer()
+        return [_view(row, locks[row["id"]], writer) for row in rows]
 
     async def _release(self, id: str) -> None:
         released = await self._ledger.commit(
@@ -372,15 +375,17 @@ class Hosts:
         return dead(sight, lease_seconds=row["lease_ms"] / 1000, grace_seconds=self._grace_seconds)
 
 
-def _view(row: Row, lock: LockSight) -> HostView:
+def _view(row: Row, lock: LockSight, writer: int | None) -> HostView:
+    mark = mark_of(row)
     return HostView(
         id=row["id"],
         role=row["role"],
         state=row["state"],
-        mark=mark_of(row),
+        mark=mark,
         offers=orjson.loads(row["offers"]),
         registered_at=row["registered_at"],
         lock=lock,
+        writing=writer == mark.pid and process.is_same(mark),
     )
 
 

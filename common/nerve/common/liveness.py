@@ -12,7 +12,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Protocol, final
 
-from nerve.common import faults
+from nerve.common import faults, writelock
 from nerve.common.sql import sqlite
 from nerve.common.sql.frozen import FrozenWriter
 from nerve.common.sql.statement import sql
@@ -63,6 +63,10 @@ class Liveness(Protocol):
 
     def forget(self, host: str) -> None:
         """Remove what a released host left behind."""
+        ...
+
+    def writer(self) -> int | None:
+        """The pid that keeps every other from writing at this moment; None where nobody can tell."""
         ...
 
 
@@ -126,6 +130,9 @@ class FileLiveness:
 
     def forget(self, host: str) -> None:
         self._path(host).unlink(missing_ok=True)
+
+    def writer(self) -> int | None:
+        return writelock.holder(self._ledger)
 
     def _path(self, host: str) -> Path:
         return self._locks / f"{host}.lock"

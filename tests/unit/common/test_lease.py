@@ -72,6 +72,9 @@ class Watched:
     def forget(self, host: str) -> None:
         self._files.forget(host)
 
+    def writer(self) -> int | None:
+        return self._files.writer()
+
 
 @dataclass
 class Scene:

@@ -129,13 +129,16 @@ async def test_a_host_frozen_inside_a_write_transaction_is_ended_after_its_lease
         child.tell("put frozen")
         await until(lambda: writelock.is_stopped(child.pid), "it stops inside its transaction")
         assert writelock.holder(ledger.path) == child.pid
-        writing = asyncio.ensure_future(ledger.commit(put, Item(id="mine")))
+        writing = {view.id: view.writing for view in await observer.live()}
+        assert writing[child.id]
+        assert sum(writing.values()) == 1
+        mine = asyncio.ensure_future(ledger.commit(put, Item(id="mine")))
         await until(lambda: ledger.blocked_seconds > 1.0, "nobody else can write")
         named = ledger.blocked_by()
         assert named is not None
         assert f"process {child.pid}" in named
         assert "frozen" in named
-        assert await soon(writing) == "mine"
+        assert await soon(mine) == "mine"
         assert await child.process.wait() == -signal.SIGKILL
         await released(observer, ledger, child.id, 5.0)
         assert await ledger.read(ids) == ["mine"]

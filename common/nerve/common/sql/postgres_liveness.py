@@ -237,3 +237,7 @@ class PostgresLiveness:
 
     def forget(self, host: str) -> None:
         """Nothing is left behind: the lock went with its session."""
+
+    def writer(self) -> int | None:
+        """Nobody: a transaction on a server locks rows, and a session that ends gives them back."""
+        return None
