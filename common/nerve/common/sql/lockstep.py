@@ -108,14 +108,12 @@ class LockstepTx:
     async def gather(self, works: Sequence[Coroutine[Any, Any, T]], /) -> list[T]:
         parts = [_Part(cast("Generator[Request, Any, Any]", work.__await__())) for work in works]
         try:
-            waiting = [part for part in parts if part.go_on(None)]
+            waiting: list[_Part] = [part for part in parts if part.go_on(None)]
             while waiting:
-                answers = await Requests([part.request for part in waiting])
-                waiting = [
-                    part
-                    for part, answer in zip(waiting, answers, strict=True)
-                    if part.go_on(answer)
-                ]
+                asked: list[Request] = [part.request for part in waiting]
+                answers: list[Any] = await Requests(asked)
+                answered = list(zip(waiting, answers, strict=True))
+                waiting = [part for part, answer in answered if part.go_on(answer)]
         finally:
             for part in parts:
                 part.running.close()

@@ -188,14 +188,12 @@ def _scripts(over: "SyncConnection", schema: Schema) -> None:
 
     from nerve.common.sql.migrate import scripts
 
-    found = scripts(schema)
-    context = MigrationContext.configure(
-        over,
-        opts={
-            "transactional_ddl": False,
-            "fn": lambda revision, _: found._upgrade_revs("head", revision),
-        },
-    )
+    found: Any = scripts(schema)  # What runs scripts has no public name in Alembic.
+
+    def upgrade(revision: Any, _: Any) -> Any:
+        return found._upgrade_revs("head", revision)
+
+    context = MigrationContext.configure(over, opts={"transactional_ddl": False, "fn": upgrade})
     with Operations.context(context):
         context.run_migrations()
 

@@ -62,7 +62,8 @@ def source_of(given: Any, *, schema: str | None = None) -> Source:
     """The source over a URL, an asyncpg pool or a SQLAlchemy AsyncEngine. Raises BadInput."""
     if isinstance(given, str):
         return UrlSource(Address(given, schema))
-    if isinstance(given, asyncpg.Pool):
+    pool: type = asyncpg.Pool
+    if isinstance(given, pool):
         return PoolSource(given, schema)
     if hasattr(given, "sync_engine"):
         return EngineSource(given, schema)
