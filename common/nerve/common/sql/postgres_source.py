@@ -62,7 +62,7 @@ def source_of(given: Any, *, schema: str | None = None) -> Source:
     """The source over a URL, an asyncpg pool or a SQLAlchemy AsyncEngine. Raises BadInput."""
     if isinstance(given, str):
         return UrlSource(Address(given, schema))
-    pool: type = asyncpg.Pool
+    pool: Any = asyncpg.Pool
     if isinstance(given, pool):
         return PoolSource(given, schema)
     if hasattr(given, "sync_engine"):
