@@ -49,6 +49,9 @@ class Space:
     async def delete(self, topic: str) -> None:
         await asyncio.to_thread(admin.delete_topic, self.namesrv, self._name(topic))
 
+    async def delete_group(self, group: str) -> None:
+        await asyncio.to_thread(admin.delete_group, self.namesrv, self._name(group))
+
     def make_now(self, topic: str, *, groups: Sequence[str] = (), queues: int = 1) -> None:
         admin.make_topic(self.namesrv, self._name(topic), queues=queues)
         for group in groups or [names.group(topic)]:

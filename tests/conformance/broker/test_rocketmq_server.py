@@ -11,7 +11,7 @@ import pytest
 from nerve.common.broker.rocketmq import RocketBroker
 from nerve.common.clock import SystemClock
 from nerve.protocol import topics
-from nerve.protocol.errors import BrokerUnavailable
+from nerve.protocol.errors import BrokerUnavailable, NotFound
 from support import rocketmq
 from support.rocketmq import at_server, started, two_ends
 from support.servers.native import NativeServer
@@ -193,3 +193,33 @@ async def test_a_topic_that_is_made_later_is_found() -> None:
         await space.make(TOPIC)
         async with running(publish_through(sender, 0, [])):
             await until(lambda: received, "it was found", 45)  # the proxy remembers for 20 s
+
+
+@pytest.mark.slow
+async def test_a_topic_deleted_while_it_is_consumed_is_used_again_once_it_is_made_again() -> None:
+    space = await rocketmq.space()
+    await space.make(TOPIC)
+    received: list[bytes] = []
+    confirmed: list[bytes] = []
+    failures: list[str] = []
+    async with two_ends(space) as (sender, receiver), running(drain(receiver, received)):
+        async with running(publish_through(sender, 0, confirmed, failures)):
+            await until(lambda: len(received) > 20, "messages flow")
+            await space.delete(TOPIC)
+            await until(lambda: failures, "it is gone")
+            await space.make(TOPIC)
+            before, stopped_at = len(received), len(confirmed)
+            await until(lambda: len(confirmed) > stopped_at, "it is published to again", 45)
+            await until(lambda: len(received) > before + 20, "messages flow again", 45)
+
+
+async def test_provision_finds_missing_topics_and_missing_groups() -> None:
+    space = await rocketmq.space()
+    await space.make(TOPIC)
+    async with two_ends(space) as (broker, _):
+        assert await soon(broker.provision([TOPIC], create=True)) == []
+        await space.delete_group(GROUP)
+        assert await soon(broker.provision([TOPIC, "t.none"], create=False)) == [TOPIC, "t.none"]
+        with pytest.raises(NotFound) as caught:
+            await soon(broker.provision([TOPIC], create=True))
+        assert "mqadmin updateSubGroup" in caught.value.next_step

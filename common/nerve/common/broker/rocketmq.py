@@ -24,9 +24,10 @@ from nerve.common.broker.rocketmq_link import (
     unavailable,
 )
 from nerve.common.broker.rocketmq_names import admin_commands, physical
+from nerve.common.broker.rocketmq_presence import Presence
 from nerve.common.clock import Clock, SystemClock
 from nerve.common.logs import register_secret
-from nerve.protocol.errors import BrokerUnavailable, NotFound
+from nerve.protocol.errors import NotFound
 from nerve.protocol.identity import new_uuid7
 from nerve.protocol.topics import group as group_of
 
@@ -137,7 +138,7 @@ class RocketBroker:
         return consumer
 
     async def provision(self, topics: Sequence[str], *, create: bool) -> list[str]:
-        """Name the topics that are missing. A proxy can create nothing: with `create` the error names
+        """Name the topics that are missing, or whose group is. A proxy can create nothing: with `create` the error names
         the commands that do.
 
         Raises:
@@ -166,14 +167,17 @@ class RocketBroker:
         return physical(f"{self._settings.prefix}{name}")
 
     async def _stands(self, topic: str) -> bool:
+        """Whether the topic and its group exist."""
+        group = physical_group(topic)
+        link = self._publishing
         try:
-            await Routes(self._publishing, self._client).of(topic)
-        except Declined as error:
+            for place in await Routes(link, self._client).of(topic):
+                presence = Presence(link, place.address, self._client, topic=topic, group=group)
+                await presence.introduce()
+        except Exception as error:
             if is_missing(error):
                 return False
-            raise unavailable(self._settings, error, topic) from error
-        except BrokerUnavailable:
-            raise
+            raise unavailable(self._settings, error, topic, group=group) from error
         return True
 
 

@@ -47,6 +47,15 @@ class Presence:
         self._known.clear()
         self._doubt.set()
 
+    async def introduce(self) -> None:
+        """Tell the settings once: what is wrong with the topic or the group is raised."""
+        stream = self._stream()
+        try:
+            async with asyncio.timeout(self._link.settings.call_seconds):
+                await self._tell(stream)
+        finally:
+            stream.cancel()
+
     async def keep(self) -> None:
         """Run until cancelled."""
         failures = 0
@@ -75,8 +84,7 @@ class Presence:
     async def _visit(self) -> None:
         """From the settings' arrival until they are lost, or in doubt."""
         self._doubt.clear()
-        metadata = self._link.metadata(self._client)
-        stream = self._link.stub(self._address).Telemetry(metadata=metadata)
+        stream = self._stream()
         try:
             async with asyncio.timeout(self._link.settings.call_seconds):
                 await self._tell(stream)
@@ -89,6 +97,10 @@ class Presence:
             raise errors.exceptions[0] from None
         finally:
             stream.cancel()
+
+    def _stream(self) -> Any:
+        metadata = self._link.metadata(self._client)
+        return self._link.stub(self._address).Telemetry(metadata=metadata)
 
     async def _tell(self, stream: Any) -> None:
         await once(lambda: stream.write(self._settings()))

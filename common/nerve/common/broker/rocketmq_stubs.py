@@ -5,6 +5,7 @@ OpenTelemetry. The stubs lie in a subpackage that needs none of it, so only that
 """
 
 import importlib
+import os
 import sys
 import threading
 from dataclasses import dataclass
@@ -46,6 +47,8 @@ class Stubs:
 def load() -> Stubs:
     """Raises BadInput where they are missing, or where another distribution owns their module."""
     refuse_the_other()
+    # Its core writes to standard error, past every logger and every limit.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     try:
         grpc = importlib.import_module("grpc")
         importlib.import_module("grpc.aio")
