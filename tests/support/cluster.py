@@ -60,8 +60,8 @@ class Forge:
 
     def fork(
         self, target: str, arguments: Sequence[str], environment: Mapping[str, str], output: Path
-    ) -> int:
-        """The pid of a new process that calls `module:function` with `arguments`."""
+    ) -> tuple[int, int]:
+        """(number, pid) of a new process that calls `module:function` with `arguments`."""
         with self._changed:
             self._count += 1
             number = self._count
@@ -76,11 +76,11 @@ class Forge:
         self._process.stdin.write(json.dumps(request).encode() + b"\n")
         self._process.stdin.flush()
         self._wait(lambda: number in self._pids, "a process was forked")
-        return self._pids[number]
+        return number, self._pids[number]
 
-    def status(self, pid: int) -> int | None:
+    def status(self, number: int) -> int | None:
         """How a process ended: its exit code, or minus the signal; None while it runs."""
-        return self._ended.get(pid)
+        return self._ended.get(number)
 
     def close(self) -> None:
         assert self._process.stdin is not None and self._process.stdout is not None
@@ -116,17 +116,20 @@ class Forge:
 class Node:
     """One process of a cluster."""
 
-    def __init__(self, forge: Forge, role: str, pid: int, output: Path, log: Path) -> None:
+    def __init__(
+        self, forge: Forge, role: str, number: int, pid: int, output: Path, log: Path
+    ) -> None:
         self.role = role
         self.pid = pid
         self.output = output
         self.log = log
         self.killed_at: float | None = None
+        self._number = number
         self._forge = forge
 
     @property
     def status(self) -> int | None:
-        return self._forge.status(self.pid)
+        return self._forge.status(self._number)
 
     @property
     def running(self) -> bool:
@@ -248,8 +251,8 @@ class Cluster:
             "NERVE_FAULTS": faults,
             "NERVE_FAULTS_LOG": str(log),
         }
-        pid = self._forge.fork(target, arguments, given, output)
-        node = Node(self._forge, role, pid, output, log)
+        number, pid = self._forge.fork(target, arguments, given, output)
+        node = Node(self._forge, role, number, pid, output, log)
         self.nodes.append(node)
         return node
 

@@ -36,7 +36,7 @@ def main() -> None:
     reads, writes = os.pipe()
     os.set_blocking(writes, False)
     signal.set_wakeup_fd(writes)
-    children: set[int] = set()
+    children: dict[int, int] = {}
     selector = selectors.DefaultSelector()
     selector.register(0, selectors.EVENT_READ)
     selector.register(reads, selectors.EVENT_READ)
@@ -55,7 +55,8 @@ def main() -> None:
                     return
                 *lines, buffered = (buffered + chunk).split(b"\n")
                 for line in lines:
-                    children.add(_fork(json.loads(line), [reads, writes]))
+                    request = json.loads(line)
+                    children[_fork(request, [reads, writes])] = request["id"]
     finally:
         for pid in children:
             os.kill(pid, signal.SIGKILL)
@@ -69,7 +70,7 @@ def _tell(**event: Any) -> None:
     os.write(1, (json.dumps(event) + "\n").encode())
 
 
-def _reap(children: set[int]) -> None:
+def _reap(children: dict[int, int]) -> None:
     while children:
         try:
             pid, status = os.waitpid(-1, os.WNOHANG)
@@ -77,8 +78,8 @@ def _reap(children: set[int]) -> None:
             return
         if pid == 0:
             return
-        children.discard(pid)
-        _tell(ended=pid, status=os.waitstatus_to_exitcode(status))
+        # By number: pids come round again in a long run.
+        _tell(ended=children.pop(pid), status=os.waitstatus_to_exitcode(status))
 
 
 def _fork(request: dict[str, Any], ours: list[int]) -> int:
