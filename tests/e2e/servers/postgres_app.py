@@ -21,7 +21,8 @@ async def mark(context: ToolContext) -> str:
 
 
 def script(request: ModelRequest) -> ModelAnswer | str:
-    if request.messages[-1]["role"] == "user":
+    last = request.messages[-1]
+    if isinstance(last, dict) and last["role"] == "user":
         return ModelAnswer(calls=[ModelCall(tool="mark", arguments={})])
     return "final"
 
