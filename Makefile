@@ -47,7 +47,7 @@ layout: setup ## the shape of the house: folders, sizes, exports
 	$(BIN)/pytest -q -p no:cacheprovider tests/test_layout.py tests/test_exports.py
 
 .PHONY: test
-test: lint layout ## everything that must pass before a commit lands
+test: lint types layout ## everything that must pass before a commit lands
 	$(BIN)/pytest -n $(JOBS)
 
 .PHONY: sabotage
