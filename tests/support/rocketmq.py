@@ -13,6 +13,7 @@ from nerve.common.broker.rocketmq import RocketBroker
 from nerve.common.broker.rocketmq_link import RocketSettings
 from nerve.common.broker.rocketmq_names import physical
 from nerve.protocol import topics as names
+from support.rocketmq_proxy import client_or_skip
 from support.servers import rocketmq_admin as admin
 from support.servers.native import NativeServer
 from support.services import Service, Unavailable, required
@@ -63,8 +64,7 @@ class Space:
 
 def a_space(settings: RocketSettings | None = None) -> Space:
     """Skips where there is no server or no client; starting one takes some seconds."""
-    pytest.importorskip("grpc")
-    pytest.importorskip("google.protobuf")
+    client_or_skip()
     endpoint = ROCKETMQ.address()
     settings = settings or RocketSettings(
         endpoint=endpoint, publish_seconds=5, invisible_seconds=10, hold_seconds=0.5
@@ -79,6 +79,7 @@ async def space(settings: RocketSettings | None = None) -> Space:
 
 def started(server: NativeServer) -> Space:
     """Skips where none can be started."""
+    client_or_skip()
     try:
         server.start()
     except Unavailable as error:

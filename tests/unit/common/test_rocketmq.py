@@ -16,6 +16,7 @@ from nerve.common.broker.rocketmq_names import admin_commands, physical
 from nerve.common.logs import redact
 from nerve.protocol import topics
 from nerve.protocol.errors import BadInput, InvalidName
+from support.rocketmq_proxy import client_or_skip
 
 ROUTE = st.from_regex(r"[a-z0-9][a-z0-9_-]{0,20}", fullmatch=True)
 KEYS = {"NERVE_ROCKETMQ_ACCESS_KEY": "ak", "NERVE_ROCKETMQ_SECRET_KEY": "s3cret"}
@@ -164,7 +165,7 @@ print("well")
 def test_the_stubs_come_without_the_side_effects_of_their_package(
     tmp_path: Path, then_the_package_itself: bool
 ) -> None:
-    pytest.importorskip("grpc")
+    client_or_skip()
     home = tmp_path / "home"
     home.mkdir()
     ended = subprocess.run(

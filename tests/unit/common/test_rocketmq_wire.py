@@ -13,8 +13,6 @@ from nerve.protocol.errors import BrokerUnavailable, NotFound
 from support.rocketmq_proxy import Proxy, bodies, codes, proxy, serve
 from support.waiting import running, soon, until
 
-pytest.importorskip("grpc")
-
 TOPIC = "nerve.local.hands.commands"
 
 
