@@ -143,6 +143,9 @@ async def crash(runtime: DurableRuntime) -> None:
     await parts.relay.close()
     await parts.host.stop_beating()
     await parts.host.drop_lock()
+    if isinstance(runtime.backend, LocalBackend):
+        # The kernel drops a lock and leaves its file.
+        (runtime.backend.directory.locks / f"{parts.host.id}.lock").touch()
     if running:
         await asyncio.wait(running)
 
