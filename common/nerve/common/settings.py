@@ -29,7 +29,10 @@ class Settings:
 
     deployment: Annotated[str, About("names the topics on the broker")] = "local"
     broker: Annotated[
-        str, About("address of the message broker (amqp://...); empty: the directory's own")
+        str,
+        About(
+            "address of the message broker (amqp://..., rocketmq://...); empty: the directory's own"
+        ),
     ] = ""
     database: Annotated[
         str, About("address of a PostgreSQL ledger (postgresql://...); empty: the directory's file")

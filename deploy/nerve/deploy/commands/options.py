@@ -33,7 +33,8 @@ BrokerUrl = Annotated[
         envvar="NERVE_BROKER",
         metavar="URL",
         show_envvar=True,
-        help="amqp://... ; without it the directory's own broker. Secrets belong in NERVE_BROKER.",
+        help="amqp://... or rocketmq://... ; without it the directory's own broker. Secrets belong in"
+        " NERVE_BROKER.",
     ),
 ]
 DatabaseUrl = Annotated[
