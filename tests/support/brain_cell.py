@@ -163,11 +163,19 @@ def write(runtime: DurableRuntime | SessionBackend, text: str) -> None:
     """What no law would write."""
     ledger: Any = runtime.ledger
     if not isinstance(ledger, SqliteLedger):
-        execute(ledger.source.address, re.sub(r"x'([0-9a-f]*)'", r"'\\x\1'::bytea", text))
+        execute(ledger.source.address, _for_server(text))
         return
     connection = sqlite3.connect(ledger.path, timeout=10, isolation_level=None)
     connection.execute(text)
     connection.close()
+
+
+def _for_server(text: str) -> str:
+    """What SQLite writes as x'00' and printf, as PostgreSQL writes it."""
+    text = re.sub(r"x'([0-9a-f]*)'", r"'\\x\1'::bytea", text)
+    return re.sub(
+        r"printf\('(\w+)%026d([.\w]*)', i\)", r"('\1' || lpad(i::text, 26, '0') || '\2')", text
+    )
 
 
 async def poison(runtime: DurableRuntime, execution: str) -> None:

@@ -10,8 +10,10 @@ from collections.abc import AsyncGenerator, Generator
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
+import asyncpg
 import pytest
 
 from nerve.brain import DurableRuntime, PostgresBackend, Turn
@@ -49,11 +51,12 @@ class Hosts:
     def effects(self) -> Path:
         return self.place / "effects.txt"
 
-    def start(self, role: str) -> None:
+    def start(self, role: str, faults: str = "") -> None:
         log = (self.place / f"{role}.log").open("ab")
         environment = os.environ | {
             "NERVE_DATABASE": self.databases[role],
             "EFFECTS": str(self.effects),
+            "NERVE_FAULTS": faults,
             "NERVE_LEASE_SECONDS": "3",
             "NERVE_HEARTBEAT_SECONDS": "0.5",
             "NERVE_GRACE_SECONDS": "2",
@@ -81,8 +84,6 @@ async def hosts(server: NativeServer, tmp_path: Path) -> AsyncGenerator[Hosts]:
     url = server.address(VARIABLE)
     databases = {"brain": await make_database(url), "hands": await make_database(url)}
     made = Hosts(tmp_path, databases)
-    for role in databases:
-        made.start(role)
     yield made
     for role in list(made.running):
         made.kill(role)
@@ -118,6 +119,8 @@ async def ended(turn: Turn) -> str:
 async def test_nothing_is_lost_or_doubled_through_kills_of_everything(
     server: NativeServer, hosts: Hosts
 ) -> None:
+    hosts.start("brain")
+    hosts.start("hands")
     async with AsyncExitStack() as stack:
         backend = await stack.enter_async_context(
             await PostgresBackend.open(hosts.databases["brain"])
@@ -165,6 +168,8 @@ async def test_a_restart_of_the_server_takes_no_running_tool_away(
     server: NativeServer, hosts: Hosts
 ) -> None:
     """Every session lock is gone at once; the same incarnations take them again in time."""
+    hosts.start("brain")
+    hosts.start("hands")
     backend = await PostgresBackend.open(hosts.databases["brain"])
     async with backend, DurableRuntime(backend) as runtime:
         async with asyncio.timeout(100):
@@ -187,3 +192,80 @@ async def _hosts(runtime: DurableRuntime) -> list[str]:
             return sorted(row["id"] for row in rows)
         except LedgerUnavailable:
             await asyncio.sleep(0.1)
+
+
+POINTS = [
+    ("brain", "sql.before_commit"),
+    ("brain", "sql.in_doubt"),
+    ("brain", "brain.advance.after_commit"),
+    ("brain", "brain.deliver.after_commit"),
+    ("brain", "common.outbox.after_publish"),
+    ("hands", "sql.in_doubt"),
+    ("hands", "hands.admit.after_commit"),
+    ("hands", "hands.finish.before_commit"),
+    ("hands", "common.inbox.before_ack"),
+]
+
+
+@pytest.mark.timeout(100)
+@pytest.mark.parametrize(("role", "point"), POINTS)
+async def test_a_kill_at_any_point_loses_and_doubles_nothing(
+    hosts: Hosts, role: str, point: str
+) -> None:
+    """The point kills its process in the middle of the work; another one goes on."""
+    for each in ("brain", "hands"):
+        hosts.start(each, f"{point}=kill@2" if each == role else "")
+    backend = await PostgresBackend.open(hosts.databases["brain"])
+    async with backend, DurableRuntime(backend) as runtime, asyncio.timeout(90):
+        work: list[asyncio.Task[str]] = []
+        victim = hosts.running.pop(role)
+        while victim.poll() is None:
+            work.append(asyncio.create_task(_ended(runtime, len(work))))
+            await asyncio.sleep(0.05)
+        assert victim.returncode == -signal.SIGKILL, victim.returncode
+        hosts.start(role)
+        answers = Counter(await asyncio.gather(*work))
+    assert set(answers) <= {"COMPLETED", "UNKNOWN"}, answers
+    assert max(hosts.marks().values()) == 1
+    assert len(hosts.marks()) >= answers["COMPLETED"]
+
+
+async def _ended(runtime: DurableRuntime, number: int) -> str:
+    return await ended(await submit(runtime, number))
+
+
+@pytest.mark.timeout(100)
+async def test_hosts_outlive_a_server_without_free_connections(
+    server: NativeServer, hosts: Hosts
+) -> None:
+    """Somebody else takes every connection; whoever lost his waits for the next free one."""
+    hosts.start("brain")
+    hosts.start("hands")
+    async with await PostgresBackend.open(hosts.databases["brain"]) as backend:
+        async with DurableRuntime(backend) as runtime, asyncio.timeout(80):
+            assert await ended(await submit(runtime, 0)) == "COMPLETED"
+            taken = await _take_all(hosts.databases["brain"])
+            await asyncio.sleep(2)
+            work = asyncio.create_task(_ended(runtime, 1))
+            await asyncio.sleep(1)
+            for connection in taken:
+                await connection.close()
+            assert await work == "COMPLETED"
+
+
+async def _take_all(url: str) -> list["asyncpg.Connection[Any]"]:
+    """Every connection of the server, also those that the hosts had."""
+    first = await asyncpg.connect(url)
+    taken = [first]
+    with suppress(asyncpg.TooManyConnectionsError):
+        while True:
+            taken.append(await asyncpg.connect(url))
+    await first.execute(
+        "select pg_terminate_backend(pid) from pg_stat_activity"
+        " where backend_type = 'client backend' and application_name = '' and pid <> all($1)",
+        [connection.get_server_pid() for connection in taken],
+    )
+    with suppress(asyncpg.TooManyConnectionsError):
+        while True:
+            taken.append(await asyncpg.connect(url))
+    return taken
