@@ -162,8 +162,14 @@ class Round:
 
 
 @pytest.mark.report("U48")
-async def test_a_hundred_thousand_waiting_turns_slow_nothing_down(tmp_path: Path) -> None:
-    async with brain_cell(tmp_path / "few") as few, brain_cell(tmp_path / "many") as many:
+@pytest.mark.parametrize("kind", ["sqlite", pytest.param("postgres", marks=pytest.mark.external)])
+async def test_a_hundred_thousand_waiting_turns_slow_nothing_down(
+    tmp_path: Path, kind: str
+) -> None:
+    async with (
+        brain_cell(tmp_path / "few", kind=kind) as few,
+        brain_cell(tmp_path / "many", kind=kind) as many,
+    ):
         rounds: list[Round] = []
         for cell, count in ((few, 10), (many, 100_000)):
             desk = await desk_over(cell, count)
