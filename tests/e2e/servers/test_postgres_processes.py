@@ -19,6 +19,7 @@ import pytest
 from nerve.brain import DurableRuntime, PostgresBackend, Turn
 from nerve.protocol.errors import LedgerUnavailable, NerveError, Timeout
 from nerve.protocol.identity import SessionKey
+from support.rabbit import virtual_host
 from support.servers.native import NativeServer
 from support.servers.postgres import VARIABLE, make_database
 from support.services import Service
@@ -43,6 +44,7 @@ class Hosts:
 
     place: Path
     databases: dict[str, str]
+    broker: str = ""
     running: dict[str, subprocess.Popen[bytes]] = field(
         default_factory=dict[str, subprocess.Popen[bytes]]
     )
@@ -55,6 +57,7 @@ class Hosts:
         log = (self.place / f"{role}.log").open("ab")
         environment = os.environ | {
             "NERVE_DATABASE": self.databases[role],
+            "NERVE_BROKER": self.broker,
             "EFFECTS": str(self.effects),
             "NERVE_FAULTS": faults,
             "NERVE_LEASE_SECONDS": "3",
@@ -116,12 +119,15 @@ async def ended(turn: Turn) -> str:
 
 @pytest.mark.timeout(170)
 @pytest.mark.capability("D16.1")
+@pytest.mark.parametrize("broker", ["sqlite", "rabbitmq"])
 async def test_nothing_is_lost_or_doubled_through_kills_of_everything(
-    server: NativeServer, hosts: Hosts
+    server: NativeServer, hosts: Hosts, broker: str
 ) -> None:
-    hosts.start("brain")
-    hosts.start("hands")
     async with AsyncExitStack() as stack:
+        if broker == "rabbitmq":
+            hosts.broker = await stack.enter_async_context(virtual_host())
+        hosts.start("brain")
+        hosts.start("hands")
         backend = await stack.enter_async_context(
             await PostgresBackend.open(hosts.databases["brain"])
         )
