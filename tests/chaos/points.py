@@ -13,6 +13,7 @@ ONE, TWO, FOUR, MEMORY = "one process", "two processes", "two of each role", "me
 ROOMS = ("brain.", "common.", "hands.", "sql.")
 
 RARE = (
+    "brain.pull_ahead.*",
     "brain.set_aside.*",
     "brain.wake_idle_waiters.*",
     "common.objects.files.*",

@@ -61,6 +61,26 @@ async def test_a_thread_that_waits_for_nothing_is_woken_in_spite_of_kills(
         assert (await campaign.finish()).violations == []
 
 
+@pytest.mark.rule(4)
+@pytest.mark.parametrize("moment", TIMES)
+async def test_what_a_clock_left_ahead_is_pulled_back_in_spite_of_kills(
+    hosts: Forge, tmp_path: Path, moment: str
+) -> None:
+    async with Campaign.open(hosts, tmp_path, TWO) as campaign:
+        (brain,) = campaign.cluster.of("brain")
+        await brain.terminate()
+        await campaign.submit(["plain"], "ahead")
+        edit(
+            campaign.cluster.state / "brain.db",
+            "update thread set ready_at = ready_at + 36000000 where phase = 'READY'",
+        )
+        point = f"brain.pull_ahead.{moment}"
+        victim = campaign.cluster.start("brain", faults=f"{point}=kill@1")
+        await victim.ended()
+        assert died_at(victim, point)
+        assert (await campaign.finish()).violations == []
+
+
 @pytest.mark.rule(15)
 @pytest.mark.parametrize("moment", TIMES)
 async def test_an_update_that_no_ledger_takes_is_set_aside_in_spite_of_kills(
