@@ -13,7 +13,7 @@ from urllib.parse import urlsplit, urlunsplit
 import pytest
 
 from support.servers.native import NativeServer
-from support.services import Service, Unavailable
+from support.services import Service, Unavailable, required
 
 VARIABLE = "NERVE_TEST_POSTGRES_URL"
 
@@ -54,7 +54,8 @@ def with_database(url: str, name: str) -> str:
 
 async def make_database(url: str) -> str:
     """The URL of a new database on the server of `url`."""
-    asyncpg = pytest.importorskip("asyncpg")
+    import asyncpg
+
     name = f"t_{secrets.token_hex(6)}"
     connection = await asyncpg.connect(url)
     try:
@@ -82,7 +83,8 @@ async def drop_database(url: str) -> None:
 @asynccontextmanager
 async def database() -> AsyncGenerator[str]:
     """A fresh database, or the test is skipped where there is no server."""
-    pytest.importorskip("asyncpg")
+    if not required(POSTGRES.name):
+        pytest.importorskip("asyncpg")
     url = await make_database(await asyncio.to_thread(POSTGRES.address))
     try:
         yield url

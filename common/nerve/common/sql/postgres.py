@@ -120,6 +120,9 @@ class PostgresLedger:
     async def close(self) -> None:
         """Commit what is queued, then give the connections back."""
         self._flush()
+        while any(not lane.idle for lane in self._lanes):
+            for lane in self._lanes:
+                await lane.rest()
         for lane in self._lanes:
             await lane.close()
         for timer in (self._timer, self._helping):

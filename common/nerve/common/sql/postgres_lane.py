@@ -86,9 +86,13 @@ class Lane:
     async def open(self) -> "asyncpg.Connection[Any]":
         return (await self._connected()).raw
 
-    async def close(self) -> None:
+    async def rest(self) -> None:
+        """Wait until it found nothing more to do."""
         while self._task is not None:
             await asyncio.wait([self._task])
+
+    async def close(self) -> None:
+        await self.rest()
         connection, self._connection = self._connection, None
         if connection is not None:
             try:
