@@ -39,7 +39,7 @@ def tools() -> Catalog:
     return catalog
 
 
-@law("hands.test_register", keys=lambda unit: (unit[0],))
+@law("test.register", keys=lambda unit: (unit[0],))
 async def register(tx: Tx, unit: tuple[str, int]) -> None:
     """A host under a name that a test chose, with this process behind it."""
     host, now = unit

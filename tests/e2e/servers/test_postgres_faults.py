@@ -39,13 +39,13 @@ class Item:
     route: str
 
 
-@law("brain.test_put", keys=lambda unit: (unit.route,))
+@law("test.put", keys=lambda unit: (unit.route,))
 async def put(tx: Tx, unit: Item) -> str:
     await tx.run(PUT, route=unit.route, id=unit.route)
     return unit.route
 
 
-@law("brain.test_raise", keys=lambda unit: (unit.route,))
+@law("test.raise", keys=lambda unit: (unit.route,))
 async def add(tx: Tx, unit: Item) -> int:
     """Read, then write what was read: lost updates would show."""
     await tx.lock(LOCK, route=unit.route)
@@ -55,7 +55,7 @@ async def add(tx: Tx, unit: Item) -> int:
     return int(row["position"]) + 1
 
 
-@law("brain.test_refuse", keys=lambda unit: (unit.route,))
+@law("test.refuse", keys=lambda unit: (unit.route,))
 async def refuse(tx: Tx, unit: Item) -> None:
     await tx.run(PUT, route=unit.route, id="x")
     raise ValueError(f"no {unit.route}")

@@ -194,7 +194,7 @@ async def test_the_store_opens_on_a_directory_without_a_worker(
 async def offer(book: Book, tools: dict[str, str]) -> None:
     from nerve.common.sql import law
 
-    @law("hands.test_offer", keys=lambda unit: ())
+    @law("test.offer", keys=lambda unit: ())
     async def write(tx: Tx, unit: str) -> None:
         await tx.run(OFFER, id=book.host, offers=unit)
 
