@@ -40,7 +40,7 @@ lint: setup ## ruff (rules and format) and the walls between the rooms
 types: setup ## mypy and pyright, both strict
 	$(BIN)/mypy
 	@command -v node >/dev/null || $(BIN)/python -m pip install --quiet 'pyright[nodejs]'
-	$(BIN)/pyright
+	$(BIN)/pyright --pythonpath $(BIN)/python
 
 .PHONY: layout
 layout: setup ## the shape of the house: folders, sizes, exports
