@@ -91,6 +91,8 @@ class Snapshot:
     counters: shim.Counters | None
 
     def until(self, later: "Snapshot", turns: int) -> dict[str, Any]:
+        # A phase in which no turn ended (a very busy machine) tells its whole cost.
+        turns = max(turns, 1)
         cpu = {role: later.roles[role].cpu_s - self.roles[role].cpu_s for role in self.roles}
         written = sum(later.roles[r].written - self.roles[r].written for r in self.roles)
         wall = later.at - self.at

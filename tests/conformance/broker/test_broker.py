@@ -109,7 +109,8 @@ async def test_what_was_not_acknowledged_comes_back_after_close(link: Link) -> N
     first.ack(received[:1])
     await soon(first.close())
     again = await collect(consume(link.receiver), 2)
-    assert sent[1:] == bodies(again)
+    # What comes back after a close or a death comes in any order.
+    assert sent[1:] == sorted(bodies(again))
 
 
 async def test_what_was_acknowledged_does_not_come_back(link: Link) -> None:

@@ -235,9 +235,11 @@ async def test_why_names_each_wait(cell: Cell) -> None:
     assert (queued.reasons, queued.behind) == (["QUEUED_BEHIND"], first.id)
     await hands.send(hands.update(execution, S.STARTED))
     assert "runs on the route hands" in (await first.status()).why[0]
-    write(runtime, "update turn set pause_intent = 1 where id = '" + first.id + "'")
+    await asyncio.to_thread(
+        write, runtime, "update turn set pause_intent = 1 where id = '" + first.id + "'"
+    )
     assert "PAUSED" in (await first.status()).reasons
-    write(runtime, "update turn set pause_intent = 0")
+    await asyncio.to_thread(write, runtime, "update turn set pause_intent = 0")
     await hands.succeed(execution, sequence=2)
     assert (await soon(first.result())).text == "done"
     assert (await first.status()).reasons == ["ENDED"]

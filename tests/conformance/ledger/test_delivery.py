@@ -113,7 +113,7 @@ async def test_a_paused_turn_records_its_results_and_stays(desks: Desks, session
     one, _ = desks
     hands = FakeHands()
     _, (execution,) = await parked(one, session, "r1", 1)
-    write(one.backend, "update turn set pause_intent = 1")
+    await asyncio.to_thread(write, one.backend, "update turn set pause_intent = 1")
     delivered = await one.deliver(hands.update(execution), claiming=ID)
     assert (delivered.claimed, delivered.ready) == (None, False)
     (intent,) = await rows(session.runtime, INTENTS)
@@ -124,7 +124,7 @@ async def test_a_paused_turn_records_its_results_and_stays(desks: Desks, session
 async def test_a_scan_wakes_a_thread_that_waits_for_nothing(desks: Desks, session: Session) -> None:
     one, _ = desks
     await parked(one, session, "r1", 1)
-    write(one.backend, "update turn set open_count = 0")
+    await asyncio.to_thread(write, one.backend, "update turn set open_count = 0")
     assert await one.ledger.commit(wake_idle_waiters, one.now()) == 1
     assert await one.ledger.commit(wake_idle_waiters, one.now()) == 0
     assert len(await one.claim(ID)) == 1

@@ -268,4 +268,4 @@ async def test_a_turn_that_another_has_ended_cannot_end_again(
         "update turn set settle = 'bored'",
     ):
         with pytest.raises(Exception, match="(?i)check constraint"):
-            write(one.backend, wrong)
+            await asyncio.to_thread(write, one.backend, wrong)

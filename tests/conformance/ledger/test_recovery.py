@@ -92,7 +92,7 @@ async def test_a_broken_chain_of_checkpoints_is_never_advanced(cell: Cell) -> No
     runtime = await cell.runtime(agent, hands=hands, warm_frames=0)
     turn = await (await opened(runtime)).submit("r1", "x")
     (execution,) = await hands.asked()
-    write(runtime, "update journal set entries = '[\"forged\"]'")
+    await asyncio.to_thread(write, runtime, "update journal set entries = '[\"forged\"]'")
     await hands.succeed(execution)
     status = await turn.status()
     async with asyncio.timeout(10):
@@ -128,7 +128,7 @@ async def test_a_checkpoint_cannot_be_discarded_or_forged(cell: Cell, forgery: s
     runtime = await cell.runtime(agent, hands=hands, warm_frames=0)
     turn = await (await opened(runtime)).submit("r1", "x")
     (execution,) = await hands.asked()
-    write(runtime, forgery)
+    await asyncio.to_thread(write, runtime, forgery)
     await hands.succeed(execution)
     async with asyncio.timeout(10):
         while "BACKOFF" not in (await turn.status()).reasons:
@@ -288,7 +288,9 @@ async def test_a_host_taken_for_dead_goes_on_as_a_new_incarnation(cell: Cell) ->
     await until(lambda: stuck.entered == 1, "it runs")
     assert first.execution is not None
     old = first.execution.host.id
-    write(first, f"update host set state = 'RELEASED', released_at = 1 where id = '{old}'")
+    await asyncio.to_thread(
+        write, first, f"update host set state = 'RELEASED', released_at = 1 where id = '{old}'"
+    )
     await until(
         lambda: first.execution is not None and first.execution.host.id != old, "it registers anew"
     )
