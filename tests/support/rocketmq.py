@@ -20,7 +20,7 @@ from support.services import Service, Unavailable, required
 
 VARIABLE = "NERVE_TEST_ROCKETMQ_ENDPOINT"
 
-server = NativeServer("rocketmq", programs=["java"])
+server = NativeServer("rocketmq", programs=["java"], asked=True)
 atexit.register(server.drop)
 
 ROCKETMQ = Service(name="rocketmq", variable=VARIABLE, native=[lambda: server.address(VARIABLE)])

@@ -27,7 +27,7 @@ GROUP = topics.group(TOPIC)
 @pytest.fixture(scope="module")
 def own() -> Iterator[NativeServer]:
     """A server that may be killed; the one that the environment names may not."""
-    found = NativeServer("rocketmq", programs=["java"])
+    found = NativeServer("rocketmq", programs=["java"], asked=True)
     try:
         started(found)
         yield found
@@ -152,7 +152,7 @@ async def test_a_server_that_asks_for_keys_takes_the_right_ones_only(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("NERVE_ROCKETMQ_KEYS", "nerve:nerve-secret")
-    guarded = NativeServer("rocketmq", programs=["java"])
+    guarded = NativeServer("rocketmq", programs=["java"], asked=True)
     try:
         space = await asyncio.to_thread(started, guarded)
         await space.make(TOPIC)

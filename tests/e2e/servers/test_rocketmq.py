@@ -52,7 +52,7 @@ def test_hands_that_die_with_a_command_over_rocketmq_do_it_once(
 @pytest.mark.slow
 @pytest.mark.chaos
 def test_turns_go_on_when_the_server_is_killed_and_nothing_is_done_twice(tmp_path: Path) -> None:
-    server = NativeServer("rocketmq", programs=["java"])
+    server = NativeServer("rocketmq", programs=["java"], asked=True)
     try:
         where = started(server)
         terminal = terminal_in(tmp_path, where)

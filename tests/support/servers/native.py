@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from support.services import Unavailable
+from support.services import Unavailable, required
 
 SCRIPT = Path(__file__).with_name("services")
 
@@ -19,8 +19,10 @@ SCRIPT = Path(__file__).with_name("services")
 class NativeServer:
     """One instance: `start` makes or restarts it on the same data and port."""
 
-    def __init__(self, service: str, *, programs: Sequence[str]) -> None:
+    def __init__(self, service: str, *, programs: Sequence[str], asked: bool = False) -> None:
+        """`asked`: too heavy to be started for everybody, only where `NERVE_REQUIRE` names it."""
         self.service = service
+        self._asked = asked
         self._programs = programs
         self._directory: Path | None = None
         self._addresses: dict[str, str] = {}
@@ -38,6 +40,8 @@ class NativeServer:
         return self._addresses[key]
 
     def start(self) -> None:
+        if self._asked and not required(self.service):
+            raise Unavailable(f"it is started only where NERVE_REQUIRE names {self.service}")
         if not any(_found(program) for program in self._programs):
             raise Unavailable(
                 f"{self._programs[0]} is not installed ({SCRIPT.name} install {self.service})"
