@@ -218,7 +218,7 @@ async def _answer(tx: Tx, unit: NotFound, intent: Row, stored: Row) -> Delivered
     same = Delivered(accepted=Accepted.APPLIED, turn=intent["turn"])
     if update.absence is Absence.REFUSED and update.code != WRONG_LEDGER:
         return await _refused(tx, unit, intent)
-    if _went_back(stored, update) and await _doubt(tx, unit, intent, stored):
+    if _contradicts(intent, stored, update) and await _doubt(tx, unit, intent, stored):
         return same
     if not may_start_again(intent, stored, update):
         await observe(tx, intent["execution"], "not_found", unit.envelope, unit.now)
@@ -242,10 +242,12 @@ async def _answer(tx: Tx, unit: NotFound, intent: Row, stored: Row) -> Delivered
     return same
 
 
-def _went_back(stored: Row, update: NotFoundUpdate) -> bool:
+def _contradicts(intent: Row, stored: Row, update: NotFoundUpdate) -> bool:
+    """Whether a ledger now denies what it said before: it went back, or this answer is an old one."""
     mark = update.ledger
     same = (mark.ledger_id, mark.epoch) == (stored["seen_id"], stored["seen_epoch"])
-    return same and mark.position < stored["seen_position"]
+    admitted = intent["admitted_at"] is not None and update.absence is Absence.NEVER_SEEN
+    return bool(same and (mark.position < stored["seen_position"] or admitted))
 
 
 async def _doubt(tx: Tx, unit: NotFound, intent: Row, stored: Row) -> bool:
