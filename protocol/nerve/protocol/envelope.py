@@ -55,7 +55,6 @@ from nerve.protocol.version import BUILT, CURRENT, PROTOCOL, Version
 from nerve.protocol.wire import Count, Digest, Millis, Wire, parse_wire, refused
 
 ENVELOPE_BYTES_MAX: Final = 1024 * 1024
-OFFLOAD_FROM_BYTES: Final = 256 * 1024
 BUNDLE_BYTES_MAX: Final = 256 * 1024
 BUNDLE_ENVELOPES_MAX: Final = 64
 # A value of the greatest depth stands some levels below the envelope's root.

@@ -128,7 +128,6 @@ PAYLOADS: Final[Mapping[EventType, type[Wire]]] = MappingProxyType(
         _T.ARTIFACT_PUBLISHED: said.ArtifactPublished,
     }
 )
-TURN_ENDS: Final = frozenset({_T.TURN_COMPLETED, _T.TURN_FAILED, _T.TURN_CANCELLED})
 
 
 class PublicEvent(Wire):

@@ -12,10 +12,8 @@ from nerve.protocol.updates import LedgerMark
 
 PAGE_MAX = 1000
 
-HEAD_OF = sql("select head, phase, host, claimed_at, ready_at from thread where id = :id")
 OUTCOME = sql("select id, phase, output, failure from turn where id = :id")
 INTENTS = sql("select * from intent where turn = :turn order by ordinal")
-ONE_INTENT = sql("select * from intent where execution = :execution")
 RUNS = sql("select * from run where turn = :turn and number > :after order by number limit :limit")
 STEPS = sql(
     "select * from step where turn = :turn and (run > :run or (run = :run and number > :after))"

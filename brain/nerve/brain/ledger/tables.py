@@ -1,7 +1,6 @@
 """Every table of the Brain's ledger, shaped for the whole product and not only for what runs today."""
 
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
@@ -13,8 +12,6 @@ from nerve.brain.state.thread import ThreadPhase
 from nerve.brain.state.turn import TERMINAL, Settle, TurnPhase
 from nerve.common.sql.schema import add_common_tables, among, one_of, state_check
 from nerve.protocol.execution import Effect, ExecutionState
-
-MIGRATIONS = Path(__file__).parent / "migrations"
 
 
 def _text(name: str, *, key: bool = False, null: bool = False) -> "sa.Column[str]":
