@@ -300,3 +300,44 @@ async def test_a_host_taken_for_dead_goes_on_as_a_new_incarnation(cell: Cell) ->
     await second.close()
     again = await (await opened(first)).submit("r2", "y")
     assert (await soon(again.result())).text == "done y"
+
+
+@pytest.mark.capability("C3.2")
+@pytest.mark.law(5)
+async def test_auxiliary_answers_finalization_and_their_reads_are_not_asked_for_again(
+    cell: Cell,
+) -> None:
+    """Each step stands before the next begins: a host that dies within a step repeats that one."""
+    hands, asked = FakeHands(), list[str]()
+    held, hold = asyncio.Event(), asyncio.Event()
+
+    async def ask(what: str) -> str:
+        asked.append(what)
+        return f"{what} {asked.count(what)}"
+
+    async def publish(text: str) -> str:
+        asked.append("publish")
+        held.set()
+        await hold.wait()
+        return text
+
+    async def body(ctx: Context, input: Message) -> str:
+        title = await ctx.step("title", ask, "title")
+        seen = await ctx.call("echo", text=title)
+        notes = await ctx.step("notes", ask, "workspace notes")
+        closing = await ctx.step("closing", ask, "closing words")
+        told = f"{title}, {seen}, {notes}, {closing}"
+        return str(await ctx.step("publish", publish, told))
+
+    agent = function(body, tools=catalog())
+    first = await cell.runtime(agent, hands=hands)
+    turn = await (await opened(first)).submit("r1", "x")
+    (execution,) = await hands.asked()
+    await hands.succeed(execution)
+    await soon(held.wait())
+    await crash(first)
+    hold.set()
+    found = await (await cell.runtime(agent, hands=hands)).get_turn(turn.id)
+    text = (await soon(found.result())).text
+    assert text.startswith("title 1, ") and text.endswith("workspace notes 1, closing words 1")
+    assert asked == ["title", "workspace notes", "closing words", "publish", "publish"]
