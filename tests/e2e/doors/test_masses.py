@@ -16,8 +16,10 @@ from nerve.brain.agents.context import Context
 from nerve.brain.agents.function import FunctionAgent
 from nerve.brain.agents.models import ModelAnswer, ModelCall, ModelRequest
 from nerve.brain.agents.react import ReactAgent, ScriptedModel
+from nerve.brain.harness import Harness
 from nerve.brain.ledger.backend import LocalBackend
 from nerve.brain.runtime import DurableRuntime
+from nerve.brain.schedule.run_host import ANSWER_BYTES_MAX
 from nerve.brain.state.turn import TurnPhase
 from nerve.hands.worker import WorkerRuntime
 from nerve.protocol.catalog import Catalog
@@ -143,3 +145,33 @@ async def test_arguments_work_up_to_the_limit_and_fail_once_with_tool_size_and_l
                     assert "the tool 'measure'" in said and f"limit is {mebibyte}" in said
                 assert measured == [int(0.9 * mebibyte), 1_040_000]
                 assert (await session.call("after", "7", timeout=30)).text == "7"
+
+
+@pytest.mark.report("U51", "U52")
+async def test_an_answer_over_the_limit_ends_its_turn_once_and_the_next_goes_on(
+    tmp_path: Path,
+) -> None:
+    asked: list[str] = []
+
+    def answers(request: ModelRequest) -> ModelAnswer:
+        asked.append(request.key)
+        said = cast("dict[str, Any]", request.messages[-1])["text"]
+        return ModelAnswer(text="x" * int(said))
+
+    async def body(ctx: Context, said: Message) -> str:
+        return "y" * int(said.text)
+
+    agents: list[Harness] = [
+        ReactAgent("model", model=ScriptedModel(answers)),
+        FunctionAgent(body, "code"),
+    ]
+    async with LocalBackend.open(tmp_path / "state") as backend:
+        async with DurableRuntime(backend, agents=agents) as runtime:
+            for name in ("model", "code"):
+                session = await runtime.session(SessionKey("acme", name), agent=name)
+                result = await session.call("r-big", str(ANSWER_BYTES_MAX), timeout=60)
+                assert result.phase is TurnPhase.FAILED and result.failure is not None
+                assert result.failure["code"] == "too_large"
+                assert str(ANSWER_BYTES_MAX) in result.failure["message"]
+                assert (await session.call("r-next", "7", timeout=30)).text in ("x" * 7, "y" * 7)
+    assert len(asked) == 2

@@ -24,7 +24,7 @@ from nerve.brain.ledger.step_unit import (
     Next,
     Place,
 )
-from nerve.brain.schedule.run_host import RunHost
+from nerve.brain.schedule.run_host import RunHost, within_limit
 from nerve.brain.state.checkpoint import chained
 from nerve.brain.state.turn import Settle, TurnPhase
 from nerve.brain.tools.messages import Messages
@@ -149,7 +149,7 @@ def finished(
         messages=said,
         iterations=outcome.iterations,
         said=claimed.said + len(said),
-        output=orjson.dumps(outcome.output.to_json()).decode(),
+        output=within_limit(orjson.dumps(outcome.output.to_json()), "output").decode(),
         public=[ended],
     )
 

@@ -10,6 +10,10 @@ from nerve.brain.harness import Boundary, Receipt
 from nerve.brain.ledger.step_unit import NewReceipt
 from nerve.common.sql import Ledger, Tx, sql
 from nerve.protocol.canonical import JsonValue, canonical_bytes
+from nerve.protocol.errors import TooLarge
+
+ANSWER_BYTES_MAX = 4 * 1024 * 1024
+"""Largest model answer, result of a step or final output that a ledger takes."""
 
 RECEIPTS = sql("select key, body from receipt where turn = :turn")
 
@@ -57,7 +61,8 @@ class RunHost:
         usage = receipt.usage
         return NewReceipt(
             key=receipt.key,
-            body=canonical_bytes(receipt.value),  # refuses what JSON cannot carry exactly
+            # Refuses what JSON cannot carry exactly.
+            body=within_limit(canonical_bytes(receipt.value), receipt.key),
             input_tokens=None if usage is None else usage.input_tokens,
             output_tokens=None if usage is None else usage.output_tokens,
             attempts=self._attempts.get(receipt.key, 0),
@@ -75,3 +80,15 @@ class RunHost:
     async def _load(self, tx: Tx) -> dict[str, JsonValue]:
         rows = await tx.all(RECEIPTS, turn=self._turn)
         return {row["key"]: orjson.loads(row["body"]) for row in rows}
+
+
+def within_limit(encoded: bytes, what: str) -> bytes:
+    """What an agent wants kept, as it came. Raises TooLarge, which ends the Turn: asking again
+    would buy the same."""
+    if len(encoded) > ANSWER_BYTES_MAX:
+        raise TooLarge(
+            f"{len(encoded)} bytes are more than a ledger keeps of one answer ({ANSWER_BYTES_MAX})",
+            where=what,
+            next_step="let the agent say less, or put the bulk elsewhere and name it by a URL",
+        )
+    return encoded
