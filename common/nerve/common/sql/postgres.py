@@ -12,6 +12,8 @@ from time import perf_counter
 from types import CodeType
 from typing import Any, TypeVar
 
+import asyncpg
+
 from nerve.common.clock import Clock
 from nerve.common.lifecycle import Backoff
 from nerve.common.logs import get_log
@@ -89,10 +91,9 @@ class PostgresLedger:
         return None
 
     async def open(self) -> None:
-        """Connect what will be needed at once. Raises BadInput behind a pooler without sessions."""
-        connections = [await lane.open() for lane in self._lanes]
-        if len(connections) > 1:
-            await check_pooling(connections[0], connections[1])
+        """Connect what will be needed at once."""
+        for lane in self._lanes:
+            await lane.open()
 
     async def commit(self, law: Law[U, V], unit: U) -> V:
         return await self.submit(law, unit)
@@ -310,7 +311,7 @@ async def open_postgres(
     check_room(source, lanes + readers + also_needed)
     now = clock.now_ms()
     async with reached():
-        await _answering(source, patience_seconds)
+        await _check_sessions(source, patience_seconds)
         identity = await prepare(source, schema, create=create, now=now)
         ledger = PostgresLedger(
             identity,
@@ -328,15 +329,27 @@ async def open_postgres(
     return ledger
 
 
-async def _answering(source: Source, patience_seconds: float) -> None:
+async def _check_sessions(source: Source, patience_seconds: float) -> None:
+    """Before anything is set or written: a pooler would give it to others."""
+    one = await _answering(source, patience_seconds)
+    try:
+        other = await source.bare()
+        try:
+            await check_pooling(one, other)
+        finally:
+            await source.give_back(other)
+    finally:
+        await source.give_back(one)
+
+
+async def _answering(source: Source, patience_seconds: float) -> "asyncpg.Connection[Any]":
     """A host may start before its server does, and while that restarts."""
     began = perf_counter()
     backoff = Backoff(first_seconds=0.1, most_seconds=2.0)
     failures = 0
     while True:
         try:
-            await source.give_back(await source.lease())
-            return
+            return await source.bare()
         except COMING as error:
             if perf_counter() - began >= patience_seconds:
                 raise

@@ -83,8 +83,8 @@ class Lane:
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._run(), name="ledger-lane")
 
-    async def open(self) -> "asyncpg.Connection[Any]":
-        return (await self._connected()).raw
+    async def open(self) -> None:
+        await self._connected()
 
     async def rest(self) -> None:
         """Wait until it found nothing more to do."""

@@ -23,6 +23,13 @@ COMMAND_SECONDS = 60.0
 IDLE_IN_TRANSACTION = "15s"
 LOCK_TIMEOUT = "2s"
 
+AS_IT_WAS = (
+    "select string_agg(format('select set_config(%L, %L, false)', name, current_setting(name)), '; ')"
+    " from unnest(array['search_path', 'lock_timeout', 'idle_in_transaction_session_timeout'])"
+    " as settings (name)"
+)
+"""Statements that set again what `set_up` changes."""
+
 Raw = "asyncpg.Connection[Any]"
 Given = "str | asyncpg.Pool[Any] | AsyncEngine"
 
@@ -45,7 +52,13 @@ class Source(Protocol):
         """How many connections it can give at once; None: as many as the server allows."""
         ...
 
-    async def lease(self) -> "asyncpg.Connection[Any]": ...
+    async def bare(self) -> "asyncpg.Connection[Any]":
+        """A connection as it was given: nothing of its session is set."""
+        ...
+
+    async def lease(self) -> "asyncpg.Connection[Any]":
+        """A connection that is set up as the laws need it."""
+        ...
 
     async def give_back(self, connection: "asyncpg.Connection[Any]") -> None:
         """It is in order and may serve others."""
@@ -103,17 +116,24 @@ class Address:
 
     __repr__ = __str__
 
+    async def bare(self) -> "asyncpg.Connection[Any]":
+        """A new connection, of whose session nothing is set."""
+        return cast(
+            "asyncpg.Connection[Any]",
+            await asyncpg.connect(
+                self._url, timeout=CONNECT_SECONDS, command_timeout=COMMAND_SECONDS
+            ),
+        )
+
     async def connect(self) -> "asyncpg.Connection[Any]":
         """A new connection, set up as the laws need it."""
-        connection = await asyncpg.connect(
-            self._url, timeout=CONNECT_SECONDS, command_timeout=COMMAND_SECONDS
-        )
+        connection = await self.bare()
         try:
             await set_up(connection, self.schema)
         except BaseException:
             connection.terminate()
             raise
-        return cast("asyncpg.Connection[Any]", connection)
+        return connection
 
 
 async def set_up(connection: "asyncpg.Connection[Any]", schema: str | None) -> None:
@@ -142,6 +162,9 @@ class UrlSource:
         self.address: Address | None = address
         self.schema = address.schema
         self._to = address
+
+    async def bare(self) -> "asyncpg.Connection[Any]":
+        return await self._to.bare()
 
     async def lease(self) -> "asyncpg.Connection[Any]":
         return await self._to.connect()
@@ -172,13 +195,16 @@ class PoolSource:
     def most(self) -> int | None:
         return self._pool.get_max_size()
 
-    async def lease(self) -> "asyncpg.Connection[Any]":
+    async def bare(self) -> "asyncpg.Connection[Any]":
         try:
             leased: Any = await self._pool.acquire(timeout=CONNECT_SECONDS)
         except TimeoutError as error:
             raise _exhausted(self.most) from error
         # The pool's wrapper around its connection forwards whatever a connection can do.
-        connection: asyncpg.Connection[Any] = leased
+        return cast("asyncpg.Connection[Any]", leased)
+
+    async def lease(self) -> "asyncpg.Connection[Any]":
+        connection = await self.bare()
         await set_up(connection, self.schema)
         return connection
 
@@ -208,7 +234,7 @@ class EngineSource:
             )
         self._engine = engine
         self.schema = schema
-        self._leased: dict[int, AsyncConnection] = {}
+        self._leased: dict[int, tuple[AsyncConnection, str]] = {}
 
     @property
     def most(self) -> int | None:
@@ -218,7 +244,7 @@ class EngineSource:
             return None
         return int(size()) + int(overflow)
 
-    async def lease(self) -> "asyncpg.Connection[Any]":
+    async def bare(self) -> "asyncpg.Connection[Any]":
         from sqlalchemy.exc import DBAPIError
         from sqlalchemy.exc import TimeoutError as PoolTimeout
 
@@ -231,21 +257,27 @@ class EngineSource:
         raw = (await over.get_raw_connection()).driver_connection
         assert raw is not None
         connection = cast("asyncpg.Connection[Any]", raw)
-        self._leased[id(connection)] = over
+        self._leased[id(connection)] = over, ""
+        return connection
+
+    async def lease(self) -> "asyncpg.Connection[Any]":
+        connection = await self.bare()
+        over, _ = self._leased[id(connection)]
+        # What the engine set when it connected comes back with the connection.
+        self._leased[id(connection)] = over, await connection.fetchval(AS_IT_WAS)
         await set_up(connection, self.schema)
         return connection
 
     async def give_back(self, connection: "asyncpg.Connection[Any]") -> None:
-        over = self._leased.pop(id(connection), None)
+        over, as_it_was = self._leased.pop(id(connection), (None, ""))
         if over is None:
             return
-        await connection.execute(
-            "reset search_path; reset lock_timeout; reset idle_in_transaction_session_timeout"
-        )
+        if as_it_was:
+            await connection.execute(as_it_was)
         await over.close()
 
     async def drop(self, connection: "asyncpg.Connection[Any]") -> None:
-        over = self._leased.pop(id(connection), None)
+        over, _ = self._leased.pop(id(connection), (None, ""))
         if over is not None:
             await _quietly(over.invalidate())
             await _quietly(over.close())
@@ -278,22 +310,33 @@ def check_room(source: Source, needed: int) -> None:
         )
 
 
+POOLING_LOOKS = 3
+
+
 async def check_pooling(one: "asyncpg.Connection[Any]", other: "asyncpg.Connection[Any]") -> None:
     """Refuse a pooler in transaction mode: locks of a session and LISTEN do not work behind one.
 
-    There two of our connections share a server connection while neither is in a transaction.
+    There two of our connections share a server connection while neither is in a transaction. It may
+    also lose the driver's prepared statements, which says the same.
 
     Raises:
         BadInput: it is one.
     """
-    pid = "select pg_backend_pid()"
-    seen = {await one.fetchval(pid)}
-    async with other.transaction():
-        shared = await other.fetchval(pid) in seen
-        seen.add(await one.fetchval(pid))
-    if shared or len(seen) > 1:
+    try:
+        shares = any([await _shares(one, other) for _ in range(POOLING_LOOKS)])
+    except (asyncpg.InvalidSQLStatementNameError, asyncpg.DuplicatePreparedStatementError):
+        shares = True
+    if shares:
         raise BadInput(
             "the database is behind a pooler in transaction mode, which keeps no session",
             where=WHERE,
             next_step="name the server itself, or a pooler in session mode",
         )
+
+
+async def _shares(one: "asyncpg.Connection[Any]", other: "asyncpg.Connection[Any]") -> bool:
+    pid = "select pg_backend_pid()"
+    before = await one.fetchval(pid)
+    async with other.transaction():
+        # The only connection of a pool would be waited for in vain.
+        return bool(before == await other.fetchval(pid) or before != await one.fetchval(pid))
