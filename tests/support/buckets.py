@@ -1,6 +1,7 @@
 """An S3-compatible server for tests: a bucket of its own for each test, behind a gate that can shut."""
 
 import asyncio
+import atexit
 import os
 import secrets
 from contextlib import suppress
@@ -10,9 +11,14 @@ from urllib.parse import urlsplit
 
 from nerve.common.objects.s3 import S3Settings
 from nerve.protocol.objects import ObjectRef
+from support.servers.native import NativeServer
 from support.services import Service
 
-S3 = Service(name="s3", variable="NERVE_TEST_S3_URL")
+server = NativeServer("s3", programs=["java", "keytool"], shared=True)
+atexit.register(server.drop)
+
+VARIABLE = "NERVE_TEST_S3_URL"
+S3 = Service(name="s3", variable=VARIABLE, native=[lambda: server.address(VARIABLE)])
 
 
 def _client(settings: S3Settings) -> Any:  # boto3 makes its clients at run time

@@ -93,10 +93,14 @@ BROKERS: dict[str, Opener] = {
 
 
 # The first test of a run may have to start the server.
-SLOW = {"rocketmq": [pytest.mark.timeout(180)]}
+SERVERS = {
+    name: [pytest.mark.external, pytest.mark.timeout(180)] for name in ("rabbitmq", "rocketmq")
+}
 
 
-@pytest.fixture(params=[pytest.param(name, marks=SLOW.get(name, ())) for name in BROKERS], ids=str)
+@pytest.fixture(
+    params=[pytest.param(name, marks=SERVERS.get(name, ())) for name in BROKERS], ids=str
+)
 async def link(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Link]:
     async with BROKERS[request.param](tmp_path) as opened:
         yield opened

@@ -1,5 +1,6 @@
 """Every object store behind the port; a new one adds a line to `STORES`."""
 
+import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, replace
@@ -47,7 +48,7 @@ async def files(directory: Path) -> AsyncGenerator[Bench]:
 
 @asynccontextmanager
 async def s3(directory: Path) -> AsyncGenerator[Bench]:
-    settings = bucket()
+    settings = await asyncio.to_thread(bucket)
     gate = Gate(settings)
     await gate.open()
     through = replace(settings, endpoint=gate.url, stale_seconds=0.5, connect_seconds=1.0)
@@ -69,7 +70,11 @@ async def s3(directory: Path) -> AsyncGenerator[Bench]:
 STORES: dict[str, Opener] = {"files": files, "s3": s3}
 
 
-@pytest.fixture(params=STORES, ids=str)
+# The first test of a run may have to start the server.
+MARKS = {"s3": [pytest.mark.external, pytest.mark.timeout(180)]}
+
+
+@pytest.fixture(params=[pytest.param(name, marks=MARKS.get(name, ())) for name in STORES], ids=str)
 async def bench(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Bench]:
     async with STORES[request.param](tmp_path) as opened:
         yield opened

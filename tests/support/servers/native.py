@@ -1,14 +1,16 @@
-"""Servers that a test run starts for itself with the `services` script, each at most once a process.
+"""Servers that a test run starts for itself with the `services` script.
 
-Every worker of a parallel run has its own: tests may kill and stop them. They end with the process
-that started them, also where it was killed.
+One that is `shared` is the same for all workers of a parallel run, and nobody kills it; any other
+belongs to the process that made it, and tests may kill and stop it. All end with the run or process
+that wanted them, also where it was killed.
 """
 
+import fcntl
 import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from support.services import Unavailable, required
@@ -19,17 +21,33 @@ SCRIPT = Path(__file__).with_name("services")
 class NativeServer:
     """One instance: `start` makes or restarts it on the same data and port."""
 
-    def __init__(self, service: str, *, programs: Sequence[str], asked: bool = False) -> None:
+    def __init__(
+        self,
+        service: str,
+        *,
+        programs: Sequence[str],
+        asked: bool = False,
+        shared: bool = False,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         """`asked`: too heavy to be started for everybody, only where `NERVE_REQUIRE` names it."""
         self.service = service
         self._asked = asked
         self._programs = programs
+        self._environment = {**os.environ, **(environment or {})}
+        self._run = os.environ.get("PYTEST_XDIST_TESTRUNUID") if shared else None
         self._directory: Path | None = None
         self._addresses: dict[str, str] = {}
+        self._failed: str | None = None
 
     @property
     def directory(self) -> Path:
-        if self._directory is None:
+        if self._directory is None and self._run:
+            user = os.getuid()
+            name = f"nerve-{self.service}-{user}-{self._run}"
+            self._directory = Path(tempfile.gettempdir(), name)
+            self._directory.mkdir(mode=0o700, exist_ok=True)
+        elif self._directory is None:
             self._directory = Path(tempfile.mkdtemp(prefix=f"nerve-{self.service}-"))
         return self._directory
 
@@ -42,11 +60,17 @@ class NativeServer:
     def start(self) -> None:
         if self._asked and not required(self.service):
             raise Unavailable(f"it is started only where NERVE_REQUIRE names {self.service}")
-        if not any(_found(program) for program in self._programs):
+        if not all(_found(program) for program in self._programs):
             raise Unavailable(
                 f"{self._programs[0]} is not installed ({SCRIPT.name} install {self.service})"
             )
-        out = self._call("start", "--dir", str(self.directory), "--owner", str(os.getpid()))
+        if self._failed:
+            raise Unavailable(self._failed)
+        # The workers of a run are children of the process that is the run.
+        owner = os.getppid() if self._run else os.getpid()
+        with (self.directory / "starting").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            out = self._call("start", "--dir", str(self.directory), "--owner", str(owner))
         self._addresses = dict(line.split("=", 1) for line in out.splitlines() if "=" in line)
 
     def stop(self) -> None:
@@ -57,6 +81,8 @@ class NativeServer:
         self._call("kill", "--dir", str(self.directory))
 
     def drop(self) -> None:
+        if self._run:
+            return  # Others of the run may use it; it ends with the run.
         directory, self._directory = self._directory, None
         self._addresses = {}
         if directory is not None:
@@ -65,10 +91,16 @@ class NativeServer:
 
     def _call(self, command: str, *arguments: str) -> str:
         called = subprocess.run(
-            [SCRIPT, command, self.service, *arguments], capture_output=True, text=True, timeout=120
+            [SCRIPT, command, self.service, *arguments],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            env=self._environment,
         )
         if called.returncode:
-            raise Unavailable(f"{self.service} did not {command}: {called.stderr[-300:].strip()}")
+            text = f"{self.service} did not {command}: {called.stderr[-300:].strip()}"
+            self._failed = text if command == "start" else None
+            raise Unavailable(text)
         return called.stdout
 
 

@@ -17,7 +17,7 @@ from support.services import Service, Unavailable, required
 
 VARIABLE = "NERVE_TEST_POSTGRES_URL"
 
-server = NativeServer("postgres", programs=["initdb"])
+server = NativeServer("postgres", programs=["initdb"], shared=True)
 atexit.register(server.drop)
 
 
