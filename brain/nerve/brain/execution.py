@@ -10,7 +10,7 @@ from nerve.brain.ledger.inquiries import Patience
 from nerve.brain.schedule.frames import WARM_FRAMES_MAX, Frames
 from nerve.brain.schedule.intake import Intake
 from nerve.brain.schedule.invocation import Office
-from nerve.brain.schedule.registry import frozen_bindings
+from nerve.brain.schedule.registry import AGENT, frozen
 from nerve.brain.schedule.scans import Clocks, Inquiries, Strays
 from nerve.brain.schedule.scheduler import Scheduler
 from nerve.brain.tools.remote import RemoteExecutor
@@ -121,7 +121,7 @@ class Execution:
                 offer,
                 Offer(
                     definition=agent.definition,
-                    bindings=frozen_bindings(agent),
+                    bindings=frozen(agent),
                     now=runtime.now(),
                     fresh=fresh,
                 ),
@@ -237,13 +237,16 @@ def mismatch(changed: Changed) -> BindingMismatch:
         for name in changed.old.keys() | changed.new.keys()
         if changed.old.get(name) != changed.new.get(name)
     )
+    agent = changed.id.rsplit("/", 2)[0]
+    tools = [name for name in names if name != AGENT]
+    what = [agent] if AGENT in names else []
+    what += [f"the tools {', '.join(tools)} of {agent}"] if tools else []
     return BindingMismatch(
-        f"the tools {', '.join(names)} of {changed.id.rsplit('/', 2)[0]} changed under an unchanged"
-        f" version, and {len(changed.turns)} unfinished Turn(s) hold the old ones"
-        f" ({', '.join(changed.turns[:3])})",
+        f"{' and '.join(what)} changed under an unchanged version, and {len(changed.turns)}"
+        f" unfinished Turn(s) hold the old form ({', '.join(changed.turns[:3])})",
         where=changed.id,
         next_step='give the agent version="2", or start with --fresh to let them go on with the new'
-        " tools",
+        " form",
         details={
             "old": {name: changed.old.get(name) for name in names},
             "new": {name: changed.new.get(name) for name in names},

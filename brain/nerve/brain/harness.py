@@ -223,6 +223,12 @@ class Harness(Protocol):
         """Every tool the agent may call, by name. A binding without a Hands route runs locally."""
         ...
 
+    @property
+    def nature(self) -> Mapping[str, JsonValue]:
+        """What else makes the agent what it is (instructions, model, limits), without a secret: where
+        it changes under an unchanged version, unfinished Turns would silently go on with another."""
+        ...
+
     async def advance(self, frame: Frame, facts: Facts, host: HarnessHost) -> Outcome:
         """Run from `frame` with `facts` until an outcome.
 

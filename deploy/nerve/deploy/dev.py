@@ -7,7 +7,7 @@ from typing import Any, final
 
 from nerve.brain.execution import mismatch
 from nerve.brain.ledger.definitions import Offer, offer
-from nerve.brain.schedule.registry import frozen_bindings
+from nerve.brain.schedule.registry import frozen
 from nerve.brain.why import Reason
 from nerve.common import logs
 from nerve.common.settings import Settings
@@ -41,7 +41,10 @@ async def run_dev(
     logs.configure(level=settings.log_level, json_lines=settings.log_json or console.json_lines)
     app = load(file)
     app.need_agents()
-    with Stop.catching() as stop, Scrapes.serving(metrics) as scrapes:
+    with (
+        Stop.catching() as stop,
+        Scrapes.serving(metrics, stall_seconds=settings.stall_seconds) as scrapes,
+    ):
         while True:
             async with local_host(
                 app.agents, app.catalog(), directory, settings=settings, fresh=fresh
@@ -166,7 +169,7 @@ class _Serving:
                 offer,
                 Offer(
                     definition=agent.definition,
-                    bindings=frozen_bindings(agent),
+                    bindings=frozen(agent),
                     now=self._host.clock.now_ms(),
                     fresh=self._fresh,
                 ),

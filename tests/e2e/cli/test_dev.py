@@ -91,6 +91,23 @@ def test_a_changed_tool_under_an_unchanged_version_is_named_with_both_schemas_an
     assert terminal.run("tail", turn).code == 0
 
 
+def test_changed_instructions_under_an_unchanged_version_are_named_with_old_and_new(
+    terminal: Terminal,
+) -> None:
+    edit(terminal, lambda text: text.replace("tools=", 'instructions="Be brief.", tools='))
+    dev = terminal.host("dev", "app.py")
+    turn = terminal.here("submit", "weather", "hold it").out.strip()
+    until(lambda: effects(terminal) == ["entered it"], "the tool runs")
+    edit(terminal, lambda text: text.replace("Be brief.", "Be kind."))
+    said = dev.event("kept", code="binding_mismatch")
+    assert said["details"]["turns"] == [turn]
+    words = ("weather/1 changed under", 'version="2"', "--fresh", '"Be brief."', '"Be kind."')
+    assert [each for each in words if each not in said["text"]] == []
+    (terminal.folder / "go-it").touch()
+    dev.event("reloaded")
+    assert terminal.run("tail", turn).code == 0
+
+
 def test_fresh_lets_unfinished_turns_go_on_with_changed_tools(terminal: Terminal) -> None:
     brain = terminal.host("brain", "app.py")
     turn = terminal.here("submit", "weather", "rain in Oslo").out.strip()

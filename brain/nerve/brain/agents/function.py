@@ -73,6 +73,7 @@ class FunctionAgent:
             state_version=STATE_VERSION,
         )
         self.flags = HarnessFlags()
+        self.nature: Mapping[str, JsonValue] = {}
         self.body = body
         self.local = LocalTools(local_tools)
         self.bindings: Mapping[str, ToolBinding] = together(tools, self.local)

@@ -97,6 +97,12 @@ class ReactAgent:
         self.bindings: Mapping[str, ToolBinding] = together(tools, self.local)
         self.tool_schemas = tuple(_schema(binding) for binding in self.bindings.values())
         self.output_schema = None if output is None else _output_schema(output)
+        self.nature: Mapping[str, JsonValue] = {
+            "instructions": instructions,
+            "max_iters": max_iters,
+            "model": model.name,
+            "output": None if self.output_schema is None else dict(self.output_schema.schema),
+        }
 
     async def advance(self, frame: Frame, facts: Facts, host: HarnessHost) -> Outcome:
         return await _Advance(self, frame, facts, host).run()

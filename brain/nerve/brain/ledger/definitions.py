@@ -49,7 +49,8 @@ def parse_definition(id: str) -> Definition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offer:
-    """A definition as one host has it; `bindings` maps tool names to their frozen form."""
+    """A definition as one host has it; `bindings` maps its tools' names, and the agent's own mark,
+    to their frozen form."""
 
     definition: Definition
     bindings: Mapping[str, Any]
@@ -59,7 +60,7 @@ class Offer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Changed:
-    """The same name and version with other bindings: nothing was written."""
+    """The same name and version in another form: nothing was written."""
 
     id: str
     old: Mapping[str, Any]

@@ -37,6 +37,12 @@ class Registry:
         return self._agents.items()
 
 
-def frozen_bindings(agent: Harness) -> Mapping[str, Any]:
-    """What is registered of an agent: its tools as JSON, so that a change under one version is seen."""
-    return {name: binding.to_json() for name, binding in sorted(agent.bindings.items())}
+AGENT = "(agent)"
+"""Where the agent itself stands beside its tools; no tool can have that name."""
+
+
+def frozen(agent: Harness) -> Mapping[str, Any]:
+    """What is registered of an agent: its nature and its tools as JSON, so that a change under one
+    version is seen."""
+    tools = {name: binding.to_json() for name, binding in sorted(agent.bindings.items())}
+    return {AGENT: dict(agent.nature), **tools} if agent.nature else tools
