@@ -17,6 +17,7 @@ have written. It beats from a thread, because a tool may block the event loop.
 
 import asyncio
 import contextlib
+import math
 import threading
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ import orjson
 
 from nerve.common import process
 from nerve.common.clock import Clock
+from nerve.common.hostview import HostView, mark_of, view_of
 from nerve.common.liveness import Lifeline, Liveness, LockSight
 from nerve.common.logs import get_log
 from nerve.common.settings import Settings
@@ -40,6 +42,8 @@ LOOKS_MIN = 4
 # Of the time between two looks, no more counts: who was frozen meanwhile has seen nothing of it.
 STEP_SECONDS_MAX = 1.0
 STEP_SWEEPS_MAX = 4
+# Between two reads of the rows, only the locks of the hosts that are known are looked at.
+READ_SWEEPS = 3
 
 REGISTER = sql(
     "insert into host (id, state, role, pid, process_started, boot, offers, lease_ms, registered_at)"
@@ -226,21 +230,6 @@ class _Seen:
     lock_lost: float = 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostView:
-    """One host for `doctor` and `why`; `still_seconds` is how long its heartbeat stands for us."""
-
-    id: str
-    role: str
-    state: str
-    mark: process.ProcessMark
-    offers: Mapping[str, Any]
-    registered_at: int
-    lock: LockSight
-    writing: bool
-    """It keeps every other from writing at this moment: for long only where it is frozen."""
-
-
 class Hosts:
     """The hosts of one ledger: registers this process, and releases those that died."""
 
@@ -268,6 +257,7 @@ class Hosts:
         self._grace_seconds = grace_seconds
         self._on_release = on_release
         self._seen: dict[str, _Seen] = {}
+        self._read_at = -math.inf
         self.host: Host | None = None
 
     async def register(self, offers: Mapping[str, Any]) -> Host:
@@ -312,6 +302,8 @@ class Hosts:
 
     async def run_once(self) -> bool:
         """Look at every other host once and release those that are dead."""
+        if await self._all_hold_on():
+            return False
         me = self.host.id if self.host is not None else ""
 
         async def query(tx: Tx) -> list[Row]:
@@ -329,6 +321,16 @@ class Hosts:
             del self._seen[id]
         return False
 
+    async def _all_hold_on(self) -> bool:
+        """Whether the rows were read lately and no lock that was held then has come free."""
+        now = self._clock.monotonic()
+        if now - self._read_at < READ_SWEEPS * self.interval_seconds:
+            locks = await self._liveness.look(list(self._seen)) if self._seen else {}
+            if all(lock is LockSight.HELD for lock in locks.values()):
+                return True
+        self._read_at = now
+        return False
+
     async def live(self) -> list[HostView]:
         """Every host that is not released, with what can be seen of it."""
 
@@ -338,7 +340,7 @@ class Hosts:
         rows = await self._ledger.read(query)
         locks = await self._liveness.look([row["id"] for row in rows])
         writer = self._liveness.writer()
-        return [_view(row, locks[row["id"]], writer) for row in rows]
+        return [view_of(row, locks[row["id"]], writer) for row in rows]
 
     async def _release(self, id: str) -> None:
         released = await self._ledger.commit(
@@ -373,22 +375,3 @@ class Hosts:
             lock_lost_seconds=seen.lock_lost,
         )
         return dead(sight, lease_seconds=row["lease_ms"] / 1000, grace_seconds=self._grace_seconds)
-
-
-def _view(row: Row, lock: LockSight, writer: int | None) -> HostView:
-    mark = mark_of(row)
-    return HostView(
-        id=row["id"],
-        role=row["role"],
-        state=row["state"],
-        mark=mark,
-        offers=orjson.loads(row["offers"]),
-        registered_at=row["registered_at"],
-        lock=lock,
-        writing=writer == mark.pid and process.is_same(mark),
-    )
-
-
-def mark_of(row: Row) -> process.ProcessMark:
-    """The process that a row of `host` names."""
-    return process.ProcessMark(pid=row["pid"], started=row["process_started"], place=row["boot"])

@@ -12,7 +12,7 @@ from typing import Any, Self, final
 
 from nerve.common import process
 from nerve.common.clock import Clock, SystemClock
-from nerve.common.lease import mark_of
+from nerve.common.hostview import mark_of
 from nerve.common.place import StateDirectory
 from nerve.common.sql import Ledger, Row, Tx, open_sqlite, sql
 from nerve.common.wakeups import Doorbell

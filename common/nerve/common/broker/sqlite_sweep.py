@@ -14,6 +14,9 @@ _TOPICS = "SELECT DISTINCT topic FROM message"
 _RELEASE = "DELETE FROM claim WHERE message = ? AND consumer = ?"
 _RELEASE_ALL = "DELETE FROM claim WHERE consumer = ?"
 
+# A dead process is looked for at each sweep; what an error left behind in this one can wait.
+_LOST_SWEEPS = 4
+
 
 @final
 class SqliteSweep:
@@ -32,6 +35,7 @@ class SqliteSweep:
         self._locks = locks
         self._released = released
         self._first = True
+        self._sweeps = 0
 
     async def run_once(self) -> bool:
         dead = list(dead_consumers(self._locks, besides=self._writer.consumer))
@@ -70,6 +74,9 @@ class SqliteSweep:
 
     def _lost(self) -> list[int]:
         """Claims of ours that no consumer of this process knows, because an error came in between."""
+        self._sweeps += 1
+        if self._sweeps % _LOST_SWEEPS != 1:
+            return []
         own = (self._writer.consumer,)
         held = self._writer.file.connection.execute(_HELD, own).fetchall()
         known = self._writer.unsettled()
