@@ -11,6 +11,9 @@ from annotated_types import Ge, Gt, Le
 
 PREFIX = "NERVE_"
 
+FROM_FILES = ("broker", "database")
+"""Settings that may hold a secret: NERVE_<NAME>_FILE names a file that holds the value."""
+
 _KIB = 1024
 
 
@@ -34,6 +37,7 @@ class Settings:
             "address of the message broker (amqp://..., rocketmq://...); empty: the directory's own"
         ),
     ] = ""
+    broker_file: Annotated[str, About("file that holds the address of the broker")] = ""
     database: Annotated[
         str, About("address of a PostgreSQL ledger (postgresql://...); empty: the directory's file")
     ] = ""
@@ -127,6 +131,9 @@ class Settings:
         int, Gt(0), About("tries of one envelope before it is quarantined")
     ] = 5
 
+    stall_seconds: Annotated[
+        float, Gt(0), About("how long the event loop may stand still before /live says no")
+    ] = 60.0
     drain_seconds: Annotated[
         float, Ge(0), About("how long a host finishes what it has when asked to stop")
     ] = 30.0
@@ -198,20 +205,25 @@ def _checked(settings: Settings) -> Settings:
         raise ValueError(
             "NERVE_ENVELOPE_INLINE_BYTES_MAX is larger than NERVE_ENVELOPE_BYTES_MAX; lower it"
         )
-    return _with_address(settings)
+    return _with_addresses(settings)
 
 
-def _with_address(settings: Settings) -> Settings:
-    """Secrets may come from a file, as container engines hand them over."""
-    if settings.database or not settings.database_file:
-        return settings
+def _with_addresses(settings: Settings) -> Settings:
+    """Secrets may come from files, as container engines hand them over; an address itself goes first."""
+    found: dict[str, Any] = {
+        name: _read(f"{PREFIX}{name}_file".upper(), getattr(settings, f"{name}_file"))
+        for name in FROM_FILES
+        if getattr(settings, f"{name}_file") and not getattr(settings, name)
+    }
+    return dataclasses.replace(settings, **found) if found else settings
+
+
+def _read(variable: str, path: str) -> str:
     try:
-        with open(settings.database_file, encoding="utf-8") as file:
-            return dataclasses.replace(settings, database=file.read().strip())
+        with open(path, encoding="utf-8") as file:
+            return file.read().strip()
     except OSError as error:
-        raise ValueError(
-            f"NERVE_DATABASE_FILE={settings.database_file}: {error.strerror or error}"
-        ) from None
+        raise ValueError(f"{variable}={path}: {error.strerror or error}") from None
 
 
 def _first_problem(errors: list[Any]) -> str:

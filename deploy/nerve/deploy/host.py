@@ -40,9 +40,11 @@ class Host:
     workers: dict[str, WorkerRuntime] = field(default_factory=dict[str, WorkerRuntime])
     broker: Broker | None = None
     metrics: Metrics = field(default_factory=Metrics)
+    draining: bool = False
 
     async def drain(self, seconds: float | None = None) -> bool:
         """Finish what is at hand, tools before the Brain that hears of them; False: not all of it."""
+        self.draining = True
         rested = True
         for worker in self.workers.values():
             rested = await worker.drain(seconds) and rested

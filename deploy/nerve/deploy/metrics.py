@@ -15,7 +15,8 @@ from nerve.common.place import StateDirectory
 from nerve.common.sql.sqlite import Reader
 from nerve.common.sql.survey import Survey, survey
 from nerve.deploy.presence import seen
-from nerve.protocol.errors import BadInput, NerveError, Unavailable
+from nerve.deploy.probes import Health, answering
+from nerve.protocol.errors import BadInput, NerveError
 
 if TYPE_CHECKING:
     from nerve.deploy.host import Host
@@ -25,12 +26,14 @@ if TYPE_CHECKING:
 class Scrapes:
     """What `/metrics` shows: the host that runs now and the ledgers that it has."""
 
-    def __init__(self) -> None:
+    def __init__(self, health: Health) -> None:
         self.address: str | None = None
+        self._health = health
         self._host: Host | None = None
 
     def show(self, host: "Host") -> None:
         self._host = host
+        self._health.started(host)
 
     def collect(self) -> Iterable[Any]:  # prometheus-client has no public type for families
         host = self._host
@@ -45,46 +48,34 @@ class Scrapes:
 
     @classmethod
     @contextmanager
-    def serving(cls, address: str | None) -> Generator[Self]:
-        """Answer scrapes at HOST:PORT for the length of a block; nothing where it is None."""
-        scrapes = cls()
+    def serving(cls, address: str | None, *, stall_seconds: float) -> Generator[Self]:
+        """Answer scrapes and probes at HOST:PORT for the length of a block; nothing where it is None."""
+        health = Health(stall_seconds=stall_seconds)
+        scrapes = cls(health)
         if address is None:
             yield scrapes
             return
         stop = scrapes._serve(*_parsed(address))
         try:
-            yield scrapes
+            with health.beating():
+                yield scrapes
         finally:
             stop()
 
     def _serve(self, host: str, port: int) -> Callable[[], None]:
-        from prometheus_client import (
-            CollectorRegistry,
-            PlatformCollector,
-            ProcessCollector,
-            start_http_server,
-        )
+        import prometheus_client
+        from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector
+
+        from nerve.deploy.probe_server import serve
 
         registry = CollectorRegistry(auto_describe=False)
         ProcessCollector(registry=registry)
         PlatformCollector(registry=registry)
         registry.register(self)
-        try:
-            server, thread = start_http_server(port, addr=host, registry=registry)
-        except OSError as error:
-            raise Unavailable(
-                f"metrics cannot be served at {host}:{port}: {error.strerror or error}",
-                where="--metrics",
-                next_step="Name another port; 0 takes a free one",
-            ) from None
-        self.address = f"{host}:{server.server_port}"
-
-        def stop() -> None:
-            server.shutdown()
-            server.server_close()
-            thread.join(timeout=5)
-
-        return stop
+        untyped: Any = prometheus_client
+        server = serve(host, port, answering(self._health, untyped.make_wsgi_app(registry)))
+        self.address = f"{host}:{server.port}"
+        return server.stop
 
 
 def instruments_of(host: "Host") -> Iterator[Instrument]:

@@ -88,7 +88,10 @@ async def serve(
 ) -> int:
     """Open a host, say that it is up, wait to be asked, stop."""
     logs.configure(level=settings.log_level, json_lines=settings.log_json or console.json_lines)
-    with Stop.catching() as stop, Scrapes.serving(metrics) as scrapes:
+    with (
+        Stop.catching() as stop,
+        Scrapes.serving(metrics, stall_seconds=settings.stall_seconds) as scrapes,
+    ):
         async with opened() as host:
             scrapes.show(host)
             ready(console, host, role, what, scrapes.address)

@@ -1,6 +1,7 @@
 """Settings: defaults, environment, overrides; a bad value is named with its variable."""
 
 import dataclasses
+from pathlib import Path
 
 import pytest
 
@@ -50,3 +51,22 @@ def test_every_setting_is_described_with_its_variable() -> None:
     [lease] = [one for one in shown if one.variable == "NERVE_LEASE_SECONDS"]
     assert (60.0, 30.0) == (lease.value, lease.default)
     assert all(one.about for one in shown)
+
+
+@pytest.mark.parametrize("name", settings.FROM_FILES)
+def test_what_may_hold_a_secret_is_read_from_a_file(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secret = tmp_path / "address"
+    secret.write_text("kind://user:pass@host/\n")
+    monkeypatch.setenv(f"NERVE_{name.upper()}_FILE", str(secret))
+    assert "kind://user:pass@host/" == getattr(settings.load(), name)
+    assert "kind://other/" == getattr(settings.load(**{name: "kind://other/"}), name)
+
+
+def test_a_file_that_is_not_there_is_named_with_its_variable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NERVE_BROKER_FILE", str(tmp_path / "absent"))
+    with pytest.raises(ValueError, match="NERVE_BROKER_FILE=.*: No such file"):
+        settings.load()

@@ -6,7 +6,7 @@ in the receiver's inbox before `ack`; queues may be wiped at any moment and ever
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol, final
+from typing import Protocol, final, runtime_checkable
 
 from nerve.protocol.errors import TooLarge
 
@@ -88,6 +88,18 @@ class Broker(Protocol):
 
     async def close(self) -> None:
         """Finish what is being confirmed, close the consumers, let go."""
+        ...
+
+
+@runtime_checkable
+class Telling(Protocol):
+    """A broker may also say how it is; a host is not ready while it says anything."""
+
+    def troubles(self) -> Sequence[str]:
+        """What keeps its consumers from taking, each in a sentence without secrets. Cheap; never raises.
+
+        A consumer that takes nothing because its credit is used up is in no trouble.
+        """
         ...
 
 

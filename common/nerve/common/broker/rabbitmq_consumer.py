@@ -7,14 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, final
 
 from nerve.common import faults
+from nerve.common.broker import rabbitmq_queues
 from nerve.common.broker.port import Credit, Delivery, envelopes_in
-from nerve.common.broker.rabbitmq import (
-    PREFETCH_BUNDLES,
-    Link,
-    RabbitSettings,
-    backoff,
-    declare,
-)
+from nerve.common.broker.rabbitmq_address import RabbitSettings
+from nerve.common.broker.rabbitmq_link import Link, backoff
 from nerve.common.clock import Clock
 from nerve.common.logs import get_log
 from nerve.protocol.errors import BrokerUnavailable
@@ -23,6 +19,8 @@ if TYPE_CHECKING:
     from aio_pika.abc import AbstractChannel, AbstractIncomingMessage
 
 _log = get_log("nerve.common.rabbitmq")
+
+PREFETCH_BUNDLES = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +52,8 @@ class RabbitConsumer:
         self._lost = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._acks: set[asyncio.Task[None]] = set()
+        self.trouble: str | None = f"{topic} is not consumed yet"
+        """Why the server does not know this consumer; None while it does, or while there is no credit."""
 
     async def receive(self) -> Sequence[Delivery]:
         self._start()
@@ -153,11 +153,15 @@ class RabbitConsumer:
             try:
                 await self._consume()
                 failures = 0
+                self.trouble = None
                 await self._watch()
+                if self._lost.is_set():
+                    self.trouble = f"the channel that consumed {self._topic} was lost"
             except asyncio.CancelledError:
                 raise
             except Exception as error:
                 failures += 1
+                self.trouble = f"{self._topic} is not consumed: {error}"
                 _log.warning(
                     "consuming was interrupted, it goes on by itself",
                     topic=self._topic,
@@ -170,7 +174,9 @@ class RabbitConsumer:
 
     async def _consume(self) -> None:
         await self._until_credit()
-        channel = await self._link.channel(confirms=False)
+        if self._settings.create:
+            await rabbitmq_queues.ensure(self._link, self._topic)
+        channel = await self._link.channel()
         self._generation += 1
         self._channel = channel
         self._lost.clear()
@@ -179,15 +185,17 @@ class RabbitConsumer:
 
     async def _subscribe(self, channel: "AbstractChannel") -> None:
         await channel.set_qos(prefetch_count=PREFETCH_BUNDLES)
-        await declare(channel, self._topic, create=self._settings.create)
-        queue = await channel.get_queue(self._topic, ensure=False)
         generation = self._generation
 
         async def arrived(message: "AbstractIncomingMessage") -> None:
             self._buffer.append(_Held(message, generation))
             self._ready.set()
 
-        await queue.consume(arrived)
+        def cancelled(_: Any) -> None:
+            if generation == self._generation:
+                self._lost.set()
+
+        await rabbitmq_queues.consume_from(channel, self._topic, arrived, cancelled)
 
     async def _watch(self) -> None:
         """Return when the channel is lost or what is buffered must go back to others.
@@ -224,6 +232,7 @@ class RabbitConsumer:
 
     async def _until_credit(self) -> None:
         while self._credit() <= 0 and not self._closed:
+            self.trouble = None
             self._ready.clear()
             try:
                 async with asyncio.timeout(0.5):

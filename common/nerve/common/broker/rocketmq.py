@@ -157,6 +157,9 @@ class RocketBroker:
             )
         return missing
 
+    def troubles(self) -> list[str]:
+        return [each.trouble for each in self._consumers if each.trouble is not None]
+
     async def close(self) -> None:
         for consumer in self._consumers:
             await consumer.close()

@@ -49,6 +49,13 @@ class RocketConsumer:
         self._giving: set[asyncio.Task[None]] = set()
         self._closed = False
 
+    @property
+    def trouble(self) -> str | None:
+        """Why no proxy gives this consumer anything; None while one knows it."""
+        if any(lane.presence.known for lane in self._lanes.values()):
+            return None
+        return f"no proxy of RocketMQ knows the consumer of {self._name} yet"
+
     async def receive(self) -> Sequence[Delivery]:
         self._start()
         while True:

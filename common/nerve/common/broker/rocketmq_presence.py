@@ -38,6 +38,11 @@ class Presence:
         self.told = 0
         """How often the settings were accepted."""
 
+    @property
+    def known(self) -> bool:
+        """Whether the proxy has our settings now."""
+        return self._known.is_set()
+
     async def ready(self) -> None:
         """Wait until the proxy has our settings."""
         await self._known.wait()

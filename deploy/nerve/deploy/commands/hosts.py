@@ -81,7 +81,9 @@ def brain(
 @app.command(rich_help_panel=PANEL)
 def hands(
     file: AppFile,
-    route: Annotated[str | None, typer.Option(help="Whose tools to run; the only one.")] = None,
+    route: Annotated[
+        str | None, typer.Option(envvar="NERVE_ROUTE", help="Whose tools to run; the only one.")
+    ] = None,
     directory: Directory = STATE,
     database: DatabaseUrl = None,
     slots: Annotated[int | None, typer.Option(min=1, help="Tools that run at once.")] = None,

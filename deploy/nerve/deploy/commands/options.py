@@ -24,7 +24,12 @@ Json = Annotated[bool, typer.Option("--json", help="Answer in JSON, progress as 
 AppFile = Annotated[Path, typer.Argument(help="The Python file with agents and tools.")]
 TurnId = Annotated[str, typer.Argument(metavar="TURN", help="A Turn id or its beginning.")]
 Metrics = Annotated[
-    str | None, typer.Option(metavar="HOST:PORT", help="Serve Prometheus metrics there.")
+    str | None,
+    typer.Option(
+        metavar="HOST:PORT",
+        envvar="NERVE_METRICS",
+        help="Serve Prometheus metrics, /live and /ready there.",
+    ),
 ]
 BrokerUrl = Annotated[
     str | None,

@@ -90,6 +90,23 @@ def doctor(
     run(room.doctor(directory, console, settings))
 
 
+@app.command(rich_help_panel=PANEL)
+def health(
+    live: Annotated[
+        bool, typer.Option("--live", help="Only whether the process itself goes on.")
+    ] = False,
+    metrics: Annotated[
+        str,
+        typer.Option(metavar="HOST:PORT", envvar="NERVE_METRICS", help="Where the host serves."),
+    ] = "",
+    json_lines: Json = False,
+) -> None:
+    """Ask a running host whether it can take work: ledger, broker and lease; 6 where it cannot."""
+    from nerve.deploy.health import check
+
+    raise typer.Exit(check(metrics, live=live, as_json=json_lines))
+
+
 migrations = typer.Typer(help="The schema of the ledgers.", no_args_is_help=True)
 app.add_typer(migrations, name="migrate", rich_help_panel=PANEL)
 Room = Annotated[
