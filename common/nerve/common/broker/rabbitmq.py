@@ -7,9 +7,8 @@ There are two, one to publish and one to consume, so that a flow-controlled publ
 
 import asyncio
 import ssl
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import TYPE_CHECKING, TypeVar, final
 from urllib.parse import urlsplit
 
@@ -22,7 +21,7 @@ from nerve.protocol.errors import BrokerUnavailable, NotFound
 from nerve.protocol.identity import new_uuid7
 
 if TYPE_CHECKING:
-    from aio_pika.abc import AbstractChannel, AbstractConnection, AbstractQueue
+    from aio_pika.abc import AbstractChannel, AbstractConnection
 
     from nerve.common.broker.rabbitmq_consumer import RabbitConsumer
 
@@ -212,8 +211,10 @@ class RabbitPublisher:
             if self._channel is None or self._channel.is_closed:
                 self._declared.clear()
                 self._channel = await self._link.channel(confirms=True)
-            if self._settings.create and topic not in self._declared:
-                await rabbitmq_queues.ensure(self._link, topic)
+            if topic not in self._declared:
+                channel = self._channel
+                create = self._settings.create
+                await self._link.guarded(lambda: declare(channel, topic, create=create))
                 self._declared.add(topic)
             return self._channel
 
@@ -229,24 +230,22 @@ class RabbitBroker:
     """`Broker` over one RabbitMQ server or cluster."""
 
     def __init__(self, settings: RabbitSettings | str, *, clock: Clock | None = None) -> None:
-        """Raises BadInput where an address cannot be meant."""
+        """Raises BadInput only when used; `pip install 'nerve[rabbitmq]'` brings what it needs."""
+        from nerve.common.broker.rabbitmq_consumer import RabbitConsumer
+
         if isinstance(settings, str):
-            settings = rabbitmq_at(settings, publish_seconds=10.0)
-        for url in (settings.url, settings.management or ""):
-            if password := urlsplit(url).password:
-                register_secret(password)
-                register_secret(unquote(password))
+            settings = RabbitSettings(url=settings)
+        password = urlsplit(settings.url).password
+        if password:
+            register_secret(password)
         self._settings = settings
         self._clock = clock or SystemClock()
         self._publisher = RabbitPublisher(
             Link(settings, "nerve publisher", self._clock), settings, self._clock
         )
         self._consuming = Link(settings, "nerve consumer", self._clock)
+        self._make = RabbitConsumer
         self._consumers: list[RabbitConsumer] = []
-
-    @property
-    def shown(self) -> str:
-        return self._settings.shown
 
     async def open(self) -> None:
         """Nothing to do: connections are made when they are needed, and an absent server is waited for."""
@@ -255,23 +254,31 @@ class RabbitBroker:
         check_bodies(topic, bodies)
         await self._publisher.publish(topic, bodies)
 
-    def consume(self, topic: str, group: str, *, credit: Credit) -> RabbitConsumer:
-        consumer = RabbitConsumer(
+    def consume(self, topic: str, group: str, *, credit: Credit) -> "RabbitConsumer":
+        consumer = self._make(
             self._consuming, self._settings, topic, credit=credit, clock=self._clock
         )
         self._consumers.append(consumer)
         return consumer
 
-    async def lacking(self, topics: Sequence[str], *, create: bool) -> list[Lack]:
-        return await rabbitmq_queues.lacking(
-            self._consuming, self._settings, topics, create=create
-        )
+    async def provision(self, topics: Sequence[str], *, create: bool) -> list[str]:
+        """Make the queues of `topics`, or (`create` False) name those that are missing."""
+        missing: list[str] = []
+        for topic in topics:
+            if not await self._stands(topic, create=create):
+                missing.append(topic)
+        return missing
 
-    async def limits(self, topics: Sequence[str]) -> list[Limit]:
-        return await rabbitmq_limits.limits(self._consuming, self._settings, topics)
-
-    async def retention_ms(self, topics: Sequence[str]) -> int | None:
-        return await rabbitmq_limits.retention_ms(self._settings, topics)
+    async def _stands(self, topic: str, *, create: bool) -> bool:
+        channel = await self._consuming.channel(confirms=False)
+        try:
+            await self._consuming.guarded(lambda: declare(channel, topic, create=create))
+        except BrokerUnavailable as error:
+            if create or "NOT_FOUND" not in str(error.__cause__):
+                raise
+            return False
+        await channel.close()
+        return True
 
     def troubles(self) -> list[str]:
         return [each.trouble for each in self._consumers if each.trouble is not None]
@@ -281,6 +288,25 @@ class RabbitBroker:
             await consumer.close()
         await self._publisher.close()
         await self._consuming.close()
+
+
+def unavailable(
+    settings: RabbitSettings, error: BaseException, topic: str | None = None
+) -> BrokerUnavailable:
+    """The plain cause, without anything that the server may have echoed of a password."""
+    what = type(error).__name__
+    about = "" if topic is None else f" for {topic}"
+    missing = isinstance(error, NotFound) or "NOT_FOUND" in str(error) or what == "PublishError"
+    step = (
+        "run `nerve provision app.py --broker ...` to make what is missing"
+        if missing
+        else "it is tried again by itself; `nerve doctor` says what can be reached"
+    )
+    return BrokerUnavailable(
+        f"RabbitMQ at {settings.shown} did not answer{about}: {what}",
+        where="--broker",
+        next_step=step,
+    )
 
 
 async def _all(calls: Sequence[Awaitable[None]]) -> None:
@@ -294,3 +320,7 @@ async def _all(calls: Sequence[Awaitable[None]]) -> None:
     if errors:
         raise errors[0]
 
+
+def backoff() -> Backoff:
+    """Between two attempts to reach a server that is away."""
+    return Backoff(first_seconds=0.1, most_seconds=2.0)

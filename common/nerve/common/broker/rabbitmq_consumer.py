@@ -7,10 +7,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, final
 
 from nerve.common import faults
-from nerve.common.broker import rabbitmq_queues
 from nerve.common.broker.port import Credit, Delivery, envelopes_in
-from nerve.common.broker.rabbitmq_address import RabbitSettings
-from nerve.common.broker.rabbitmq_link import Link, backoff
+from nerve.common.broker.rabbitmq import (
+    PREFETCH_BUNDLES,
+    Link,
+    RabbitSettings,
+    backoff,
+    declare,
+)
 from nerve.common.clock import Clock
 from nerve.common.logs import get_log
 from nerve.protocol.errors import BrokerUnavailable
@@ -19,8 +23,6 @@ if TYPE_CHECKING:
     from aio_pika.abc import AbstractChannel, AbstractIncomingMessage
 
 _log = get_log("nerve.common.rabbitmq")
-
-PREFETCH_BUNDLES = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,9 +176,7 @@ class RabbitConsumer:
 
     async def _consume(self) -> None:
         await self._until_credit()
-        if self._settings.create:
-            await rabbitmq_queues.ensure(self._link, self._topic)
-        channel = await self._link.channel()
+        channel = await self._link.channel(confirms=False)
         self._generation += 1
         self._channel = channel
         self._lost.clear()
@@ -185,17 +185,15 @@ class RabbitConsumer:
 
     async def _subscribe(self, channel: "AbstractChannel") -> None:
         await channel.set_qos(prefetch_count=PREFETCH_BUNDLES)
+        await declare(channel, self._topic, create=self._settings.create)
+        queue = await channel.get_queue(self._topic, ensure=False)
         generation = self._generation
 
         async def arrived(message: "AbstractIncomingMessage") -> None:
             self._buffer.append(_Held(message, generation))
             self._ready.set()
 
-        def cancelled(_: Any) -> None:
-            if generation == self._generation:
-                self._lost.set()
-
-        await rabbitmq_queues.consume_from(channel, self._topic, arrived, cancelled)
+        await queue.consume(arrived)
 
     async def _watch(self) -> None:
         """Return when the channel is lost or what is buffered must go back to others.
