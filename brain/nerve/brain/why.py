@@ -198,8 +198,8 @@ def _said(row: Row) -> str:
         return said + cancel
     state = {"ADMITTED": "waits for a slot", "STARTED": "runs", "RECOVERING": "is being recovered"}
     what = state.get(row["outcome"], row["outcome"])
-    reason = f" {row['reason']}" if row["reason"] else ""
-    return f"{tool} ({execution}) {what} on the route {route}.{reason}{cancel}"
+    reason = f": {row['reason']}" if row["reason"] else ""
+    return f"{tool} ({execution}) {what} on the route {route}{reason}.{cancel}"
 
 
 def _ended_badly(row: Row) -> str | None:

@@ -97,6 +97,11 @@ class Settings:
     hands_backlog: Annotated[
         int, Gt(0), About("commands a Hands process may admit beyond its free slots")
     ] = 256
+    hands_tenant_slots: Annotated[
+        int,
+        Ge(0),
+        About("tools of one namespace that run at once in one Hands process; 0: no limit"),
+    ] = 0
     brain_slots: Annotated[int, Gt(0), About("Turns that run at once in one Brain process")] = 256
     tool_threads: Annotated[int, Gt(0), About("threads for synchronous tools")] = 16
 

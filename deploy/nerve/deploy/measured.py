@@ -1,8 +1,9 @@
 """A broker that measures what passes: how long a message was under way, and how many travelled together."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import final
 
+from nerve.common.broker.backlog import waiting_on
 from nerve.common.broker.port import Broker, Consumer, Credit, Delivery, Telling, envelopes_in
 from nerve.common.clock import Clock
 from nerve.common.metrics import Metrics
@@ -32,6 +33,9 @@ class MeasuredBroker:
 
     def troubles(self) -> Sequence[str]:
         return self._under.troubles() if isinstance(self._under, Telling) else ()
+
+    async def waiting(self, topics: Sequence[str]) -> Mapping[str, int]:
+        return await waiting_on(self._under, topics)
 
     async def close(self) -> None:
         await self._under.close()

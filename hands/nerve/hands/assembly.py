@@ -4,6 +4,7 @@ import asyncio
 from dataclasses import dataclass
 from typing import final
 
+from nerve.common.broker.backlog import waiting_on
 from nerve.common.broker.port import Broker
 from nerve.common.clock import Clock
 from nerve.common.inbox import InboxLoop
@@ -71,6 +72,7 @@ class Assembly:
         self.broker = setup.broker
         self.route = setup.route
         self.deployment = setup.deployment
+        self.slots = setup.slots
         self.publisher = Publisher(self.deployment, self.broker)
         identity = ledger.identity
         self.speaker = Speaker(
@@ -112,7 +114,11 @@ class Assembly:
     def _build(self, setup: Setup) -> None:
         ledger, speaker, clock = self.ledger, self.speaker, self.clock
         self.progresses = Progresses(
-            ledger, speaker, clock=clock, after_seconds=self.settings.admission_report_seconds
+            ledger,
+            speaker,
+            obstacle=lambda tool, version, tenant: self.engine.obstacle(tool, version, tenant),
+            clock=clock,
+            after_seconds=self.settings.admission_report_seconds,
         )
         self.answers = Answers(
             ledger, speaker, self.progresses, self.publisher.publish, clock=clock
@@ -121,7 +127,7 @@ class Assembly:
             ledger,
             self.tools,
             speaker,
-            Slots(setup.slots, self.tools.pools),
+            Slots(setup.slots, self.tools.pools, tenant_total=self.settings.hands_tenant_slots),
             clock=clock,
             metrics=self.metrics,
             ended=self._ended,
@@ -149,6 +155,7 @@ class Assembly:
             clock=clock,
             metrics=self.metrics,
             topic=commands(self.deployment, self.route),
+            waits=lambda: self._ring(self._waiting_channel()),
         )
         self.controls = Controls(
             ledger,
@@ -159,7 +166,7 @@ class Assembly:
             clock=clock,
             metrics=self.metrics,
             topic=controls(self.deployment, self.route),
-            cancelled=lambda execution: self._ring(),
+            cancelled=lambda execution: self._ring(self._cancelled_channel()),
         )
         self.ownership = Ownership(
             ledger, self.engine, speaker, clock=clock, scan_seconds=self.settings.scan_seconds
@@ -235,7 +242,9 @@ class Assembly:
     async def _register(self) -> None:
         bindings = self.tools.bindings()
         offers = {offer_key(each.name, each.version): each.digest for each in bindings}
-        host = await self.hosts.register({"route": self.route, "tools": offers})
+        host = await self.hosts.register(
+            {"route": self.route, "slots": self.slots, "tools": offers}
+        )
         self.speaker.host = host.id
         host.on_lost.append(self._lost)
         self.engine.adopt(host)
@@ -261,8 +270,12 @@ class Assembly:
             self.starts,
             self.ownership,
             Forgetting(self.ledger, clock=self.clock),
-            Census(self.ledger, self.metrics, clock=self.clock),
+            Census(self.ledger, self.metrics, clock=self.clock, queued=self._queued),
         ]
+
+    async def _queued(self) -> int:
+        topic = commands(self.deployment, self.route)
+        return (await waiting_on(self.broker, [topic])).get(topic, 0)
 
     async def _consume(self, broker: Broker) -> None:
         for topic, accept, credit in (
@@ -301,17 +314,29 @@ class Assembly:
     def _cancelled_channel(self) -> str:
         return f"hands/{self.speaker.ledger_id}/cancelled"
 
-    def _ring(self) -> None:
-        """Whoever runs a tool that is to be cancelled may be another replica."""
+    def _waiting_channel(self) -> str:
+        return f"hands/{self.speaker.ledger_id}/waiting"
+
+    def _ring(self, channel: str) -> None:
+        """Whoever runs a tool that is to be cancelled, or has room, may be another replica."""
         if self.wakeups is not None:
-            self.wakeups.ring(self._cancelled_channel())
+            self.wakeups.ring(channel)
 
     def _listen(self) -> None:
-        if self.wakeups is not None:
-            for channel in (self._cancelled_channel(), changed_channel(self.speaker.ledger_id)):
-                self._subscriptions.append(
-                    self.wakeups.listen(channel, lambda channel: self._poke())
-                )
+        if self.wakeups is None:
+            return
+        for channel in (self._cancelled_channel(), changed_channel(self.speaker.ledger_id)):
+            self._subscriptions.append(self.wakeups.listen(channel, lambda channel: self._poke()))
+        self._subscriptions.append(
+            self.wakeups.listen(self._waiting_channel(), lambda channel: self._look_for_work())
+        )
+
+    def _look_for_work(self) -> None:
+        """Another replica admitted more than it can start; a busy one finds it when a slot is free."""
+        if self.engine.free:
+            for loop in self._loops:
+                if loop.name == Starts.name:
+                    loop.poke()
 
     def _poke(self) -> None:
         """Something changed in the ledger that is not ours: look now."""

@@ -110,13 +110,25 @@ class Engine:
         binding = self._tools.find(command.tool, command.tool_version)
         return binding if binding and binding.digest == command.binding_digest else None
 
-    def take(self, binding: ToolBinding) -> bool:
+    @property
+    def by_tenant(self) -> bool:
+        """Whether the number of tools of one tenant is limited."""
+        return self._slots.tenant_total > 0
+
+    def take(self, binding: ToolBinding, namespace: str) -> bool:
         """Reserve a slot; `launch` or `give_back` follows."""
         host = self.host
-        return self.accepting and host is not None and host.alive() and self._slots.take(binding)
+        if not self.accepting or host is None or not host.alive():
+            return False
+        return self._slots.take(binding, namespace)
 
-    def give_back(self, binding: ToolBinding) -> None:
-        self._slots.free(binding)
+    def give_back(self, binding: ToolBinding, namespace: str) -> None:
+        self._slots.free(binding, namespace)
+
+    def obstacle(self, tool: str, version: str, namespace: str) -> str | None:
+        """Which limit of this host keeps such a call waiting now, in words."""
+        binding = self._tools.find(tool, version)
+        return None if binding is None else self._slots.obstacle(binding, namespace)
 
     def has_entered(self, execution: str, token: int) -> bool:
         """Whether this incarnation entered the tool and did not record its end."""
@@ -131,7 +143,7 @@ class Engine:
         """Run what a committed transaction gave to `host`; its slot is reserved already."""
         ours = self.host is not None and self.host.id == host and not self._closed
         if not ours or command.execution in self._running:
-            self._slots.free(binding)
+            self._slots.free(binding, command.namespace)
             return
         loop = asyncio.get_running_loop()
 
@@ -188,7 +200,7 @@ class Engine:
         finally:
             if self._running.get(execution) is run:
                 del self._running[execution]
-            self._slots.free(run.binding)
+            self._slots.free(run.binding, run.command.namespace)
             self._ended(execution)
 
     async def _may_enter(self, run: Running) -> bool:

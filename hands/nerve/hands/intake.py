@@ -5,7 +5,7 @@ Every envelope of a bundle ends in one place: admitted, answered from the ledger
 """
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -43,7 +43,10 @@ class _Candidate:
 
 @final
 class Intake:
-    """Commands into the ledger, and those that start at once into the engine."""
+    """Commands into the ledger, and those that start at once into the engine.
+
+    `waits()` is called where something was admitted that did not start: others may have room.
+    """
 
     def __init__(
         self,
@@ -58,9 +61,11 @@ class Intake:
         clock: Clock,
         metrics: HandsMetrics,
         topic: str,
+        waits: Callable[[], object],
     ) -> None:
         self._ledger = ledger
         self._gate = gate
+        self._waits = waits
         self._engine = engine
         self._starts = starts
         self._progresses = progresses
@@ -146,13 +151,18 @@ class Intake:
         self, envelope: Envelope, command: StartCommand, *, may_start: bool
     ) -> _Candidate:
         binding = self._engine.match(command)
-        waits = self._starts.is_expected(command.binding_digest)
-        reserved = may_start and binding is not None and not waits and self._engine.take(binding)
+        waits = self._starts.is_expected(command.binding_digest, command.namespace)
+        reserved = (
+            may_start
+            and binding is not None
+            and not waits
+            and self._engine.take(binding, command.namespace)
+        )
         return _Candidate(envelope, command, binding, reserved)
 
     def _give_back(self, each: _Candidate) -> None:
         if each.reserved and each.binding is not None:
-            self._engine.give_back(each.binding)
+            self._engine.give_back(each.binding, each.command.namespace)
 
     def _unit(self, candidates: Sequence[_Candidate], host: str) -> Admit:
         return Admit(
@@ -191,6 +201,7 @@ class Intake:
     ) -> None:
         """Launch what was started, remember what waits."""
         fresh: list[str] = []
+        left_waiting = False
         for each, verdict in zip(candidates, verdicts, strict=True):
             self._metrics.admissions.add(self._metrics.route, verdict.admission)
             if verdict.admission is Admission.STARTED:
@@ -199,13 +210,16 @@ class Intake:
             else:
                 self._give_back(each)
             if verdict.admission is Admission.ADMITTED:
-                self._starts.expect(each.command.binding_digest)
+                self._starts.expect(each.command.binding_digest, each.command.namespace)
                 self._starts.waiting += 1
+                left_waiting = True
             if verdict.admission in (Admission.STARTED, Admission.ADMITTED):
                 fresh.append(each.command.execution)
                 self._note_age(each.command)
         self._progresses.watch(fresh)
         self._starts.pull()
+        if left_waiting:
+            self._waits()
 
     def _note_age(self, command: StartCommand) -> None:
         """Old commands that come in for the first time: Brain should not repeat its own yet."""

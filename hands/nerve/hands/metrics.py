@@ -47,6 +47,24 @@ class HandsMetrics:
             "executions that are not settled, by state",
             ("route", "state"),
         )
+        self.pool_waiting = Gauge(
+            "nerve_pool_waiting", "admitted executions that wait for a slot", ("route",)
+        )
+        self.pool_waiting_oldest = Gauge(
+            "nerve_pool_waiting_oldest_seconds", "age of the oldest of them", ("route",)
+        )
+        self.pool_running = Gauge(
+            "nerve_pool_running", "executions that run on any replica", ("route",)
+        )
+        self.pool_running_oldest = Gauge(
+            "nerve_pool_running_oldest_seconds", "age of the oldest of them", ("route",)
+        )
+        self.pool_replicas = Gauge(
+            "nerve_pool_replicas", "replicas that are not released", ("route",)
+        )
+        self.pool_queued = Gauge(
+            "nerve_pool_queued", "commands on the broker that nobody holds", ("route",)
+        )
         self.blocked = Counter(
             "nerve_hands_loop_blocked", "times that a tool blocked the event loop", ("route",)
         )
@@ -73,6 +91,12 @@ class HandsMetrics:
             self.outbox,
             self.outbox_age,
             self.held,
+            self.pool_waiting,
+            self.pool_waiting_oldest,
+            self.pool_running,
+            self.pool_running_oldest,
+            self.pool_replicas,
+            self.pool_queued,
             self.blocked,
             self.beat_late,
         ]

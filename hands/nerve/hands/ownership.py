@@ -67,7 +67,7 @@ class Ownership:
             assert isinstance(command, StartCommand)
             binding = self._engine.match(command)
             if binding is not None:
-                if self._engine.take(binding):
+                if self._engine.take(binding, command.namespace):
                     attempt: int = row["attempt"]
                     self._engine.launch(
                         command, binding, token=token, attempt=attempt, host=host.id

@@ -57,6 +57,8 @@ class Pool:
 
     name: str
     size: int
+    full: str = ""
+    """Said of a call that waits because nothing of it is free."""
 
 
 class Tools(Protocol):

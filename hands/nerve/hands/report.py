@@ -15,7 +15,7 @@ from nerve.common.clock import Clock, Timer
 from nerve.common.logs import get_log
 from nerve.common.sql import Ledger, Row
 from nerve.hands.ledger.answers import Output, Present, output, position, present, recorded
-from nerve.hands.ledger.progress import Progress, report_progress
+from nerve.hands.ledger.progress import Obstacle, Progress, report_progress, waits_for
 from nerve.hands.ledger.records import read_row
 from nerve.hands.ledger.reports import Speaker
 from nerve.hands.ledger.seals import sealed, wire_pages
@@ -46,9 +46,16 @@ class Progresses:
     """Reports an admission or a start when no end followed within a while."""
 
     def __init__(
-        self, ledger: Ledger, speaker: Speaker, *, clock: Clock, after_seconds: float
+        self,
+        ledger: Ledger,
+        speaker: Speaker,
+        *,
+        obstacle: Obstacle,
+        clock: Clock,
+        after_seconds: float,
     ) -> None:
         self._ledger = ledger
+        self.obstacle = obstacle
         self._speaker = speaker
         self._clock = clock
         self._after = after_seconds
@@ -104,7 +111,12 @@ class Progresses:
     async def _report(self, executions: Sequence[str]) -> None:
         for begin in range(0, len(executions), PROGRESS_UNITS):
             some = executions[begin : begin + PROGRESS_UNITS]
-            unit = Progress(executions=some, speaker=self._speaker, now=self._clock.now_ms())
+            unit = Progress(
+                executions=some,
+                speaker=self._speaker,
+                obstacle=self.obstacle,
+                now=self._clock.now_ms(),
+            )
             try:
                 await self._ledger.commit(report_progress, unit)
             except Exception as error:
@@ -198,6 +210,7 @@ class Answers:
 
     def _snapshot(self, row: Row, found: Present) -> SnapshotUpdate:
         now = self._clock.now_ms()
+        waits = waits_for(row, self._progresses.obstacle)
         return SnapshotUpdate(
             execution=row["id"],
             sequence=row["sequence"],
@@ -205,8 +218,8 @@ class Answers:
             effect=Effect(row["effect"]),
             attempt=row["attempt"],
             result=_result_of(found.last),
-            code=row["code"] or ("waiting" if row["waiting"] else None),
-            reason=row["reason"] or row["waiting"],
+            code=row["code"] or ("waiting" if waits else None),
+            reason=row["reason"] or waits,
             host=row["host"] or self._speaker.host,
             ledger=self._speaker.mark(found.position),
             at=now,

@@ -10,7 +10,7 @@ from nerve.hands.ledger.answers import observations
 from nerve.hands.ledger.cancel import Cancel, Cancelled, request_cancel
 from nerve.hands.ledger.progress import Progress, report_progress
 from nerve.hands.ledger.release import Abandon, abandon
-from nerve.hands.ledger.start import Start, StartVerdict, Want, start
+from nerve.hands.ledger.start import Lane, Start, StartVerdict, Want, start
 from nerve.protocol.execution import Effect, ExecutionState
 from support.hands_ledger import Book
 
@@ -20,7 +20,7 @@ S = ExecutionState
 def want(book: Book, tool: str = "once", count: int = 10) -> Start:
     binding = book.asker.catalog.get(tool)
     wanted = Want(
-        binding_digest=binding.digest,
+        lane=Lane(binding.digest),
         repeatable=binding.powers.idempotent_start,
         count=count,
     )
@@ -141,7 +141,7 @@ async def test_the_oldest_execution_of_a_binding_starts_first(book: Book) -> Non
     await book.admit(*(book.command(start=False) for _ in range(3)))
     verdict = await start_waiting(book, count=1)
     assert [each.id for each in verdict.started] == [first.id]
-    assert verdict.more == {first.binding_digest: True}
+    assert verdict.more == {Lane(first.binding_digest): True}
 
 
 @pytest.mark.law(2)
@@ -289,7 +289,12 @@ async def test_progress_is_reported_once_per_state_and_not_after_the_end(book: B
     running, ended = book.command(), book.command()
     await book.admit(running, ended)
     await book.finish(ended.id)
-    unit = Progress(executions=[running.id, ended.id], speaker=book.speaker, now=book.now)
+    unit = Progress(
+        executions=[running.id, ended.id],
+        speaker=book.speaker,
+        obstacle=lambda *call: None,
+        now=book.now,
+    )
     for _ in range(2):
         assert await book.ledger.commit(report_progress, unit) == [running.id]
     assert [each.state for each in await book.updates(running.id)] == [S.STARTED]

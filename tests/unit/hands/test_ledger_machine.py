@@ -19,7 +19,7 @@ from nerve.hands import ExecutionReconciliation, ExecutionStore
 from nerve.hands.ledger.admit import Command
 from nerve.hands.ledger.cancel import Cancel, request_cancel
 from nerve.hands.ledger.progress import Progress, report_progress
-from nerve.hands.ledger.start import Start, Want, start
+from nerve.hands.ledger.start import Lane, Start, Want, start
 from nerve.protocol.errors import NerveError
 from nerve.protocol.execution import Effect, ExecutionState, can_move, value_result
 from support.hands_ledger import Book, open_book
@@ -101,7 +101,7 @@ class HandsLedger(RuleBasedStateMachine):
     def take(self, host: str, count: int, tool: str) -> None:
         book = self.books[host]
         binding = book.asker.catalog.get(tool)
-        want = Want(binding_digest=binding.digest, repeatable=tool == "again", count=count)
+        want = Want(lane=Lane(binding.digest), repeatable=tool == "again", count=count)
         unit = Start(host=host, wants=[want], speaker=book.speaker, now=book.now)
         verdict = self.run(book.ledger.commit(start, unit))
         assert not (verdict.started and host in self.dead)
@@ -137,7 +137,9 @@ class HandsLedger(RuleBasedStateMachine):
     @rule(id=commands, host=st.sampled_from(HOSTS))
     def report(self, id: str, host: str) -> None:
         book = self.books[host]
-        unit = Progress(executions=[id], speaker=book.speaker, now=book.now)
+        unit = Progress(
+            executions=[id], speaker=book.speaker, obstacle=lambda *call: None, now=book.now
+        )
         self.run(book.ledger.commit(report_progress, unit))
 
     @rule(id=commands, host=st.sampled_from(HOSTS), request=st.integers(1, 2))

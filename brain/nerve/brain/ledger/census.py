@@ -10,6 +10,10 @@ CALLS = sql(
     "select coalesce(route, 'local') as route, outcome, count(*) as number from intent"
     " group by coalesce(route, 'local'), outcome order by 1, 2"
 )
+ASKED = sql(
+    "select route, outcome, count(*) as number, min(requested_at) as since from intent"
+    " where state = 'OPEN' and kind = 'remote' group by route, outcome order by route, outcome"
+)
 UNKNOWN = sql("select count(*) as number from intent where outcome = 'UNKNOWN' and state = 'OPEN'")
 RUNS = sql("select state, count(*) as number from run group by state order by state")
 
@@ -22,6 +26,11 @@ class Census:
     calls: Sequence[Row]
     runs: Sequence[Row]
     unknown: int
+
+
+async def asked(tx: Tx) -> Sequence[Row]:
+    """(route, outcome, number, since) of what was asked of Hands and is not answered."""
+    return await tx.all(ASKED)
 
 
 async def census(tx: Tx) -> Census:

@@ -9,7 +9,7 @@ after a crash the layers above find out by their own repeats and questions.
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 from typing import final
@@ -94,6 +94,13 @@ class MemoryBroker:
         consumer = MemoryConsumer(queue, credit, self._clock)
         queue.consumers.append(consumer)
         return consumer
+
+    async def waiting(self, topics: Sequence[str]) -> Mapping[str, int]:
+        return {
+            name: sum(envelopes_in(message.body) for message in self._topics[name].ready)
+            for name in topics
+            if name in self._topics
+        }
 
     async def close(self) -> None:
         self._closed = True

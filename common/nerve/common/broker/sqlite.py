@@ -10,7 +10,7 @@ itself once a second. A file that was wiped is made anew, and what was not confi
 import asyncio
 import sqlite3
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -168,6 +168,13 @@ class SqliteBroker:
             )
             for topic, envelopes, bodies, claimed, oldest in rows
         ]
+
+    async def waiting(self, topics: Sequence[str]) -> Mapping[str, int]:
+        found = {depth.topic: depth for depth in self.depths()}
+        return {
+            name: found[name].bodies - found[name].claimed if name in found else 0
+            for name in topics
+        }
 
     def _writer(self) -> QueueWriter:
         if self._open is None:

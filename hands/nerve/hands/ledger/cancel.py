@@ -63,7 +63,7 @@ async def request_cancel(tx: Tx, unit: Cancel) -> Cancelled:
     if decided.move is not None:
         await move(tx, unit.speaker, row, decided.move, now=unit.now)
         return Cancelled.CONFIRMED
-    await report_present(tx, unit.speaker, row, now=unit.now)
+    await report_present(tx, unit.speaker, row, waiting=row["waiting"], now=unit.now)
     return Cancelled.REQUESTED
 
 

@@ -153,15 +153,17 @@ def report_of(row: Row, to: Move, sequence: int, result: ExecutionResult | None 
     )
 
 
-async def report_present(tx: Tx, speaker: Speaker, row: Row, *, now: int) -> int:
-    """Report the state as it is, under the next number."""
+async def report_present(
+    tx: Tx, speaker: Speaker, row: Row, *, waiting: str | None, now: int
+) -> int:
+    """Report the state as it is, and what it waits for, under the next number."""
     numbered = await tx.one(NUMBER, id=row["id"])
     assert numbered is not None
     present = Move(
         state=ExecutionState(row["state"]),
         effect=Effect(row["effect"]),
-        code="waiting" if row["waiting"] else None,
-        reason=row["waiting"],
+        code="waiting" if waiting else None,
+        reason=waiting,
     )
     what = report_of(row, present, numbered[0])
     await report(tx, speaker, what, now=now)

@@ -20,17 +20,37 @@ START = sql(
     " started_at = :now, waiting = null"
     f" where id = :id and {READY} returning token, attempt"
 )
+OLDEST_OF_TENANT = sql(
+    f"select * from execution where {READY} and binding_digest = :binding_digest"
+    " and namespace = :namespace order by admitted_at, id limit :limit for update skip locked"
+)
 WAITING = sql(
-    f"select binding_digest, count(*) as number, min(admitted_at) as oldest from execution"
+    f"select binding_digest, '' as namespace, count(*) as number from execution"
     f" where {READY} group by binding_digest"
 )
+WAITING_BY_TENANT = sql(
+    f"select binding_digest, namespace, count(*) as number from execution"
+    f" where {READY} group by binding_digest, namespace"
+)
+
+
+ANYBODY = ""
+"""The tenant of a lane where tenants are not told apart."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """What waits for the same room: calls of one binding, of one tenant where tenants are limited."""
+
+    binding_digest: str
+    namespace: str = ANYBODY
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Want:
-    """How many executions of one binding this host could run now."""
+    """How many executions of one lane this host could run now."""
 
-    binding_digest: str
+    lane: Lane
     repeatable: bool
     count: int
 
@@ -56,22 +76,34 @@ class Started:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartVerdict:
     started: Sequence[Started]
-    more: Mapping[str, bool]
-    """By binding digest: whether more may be waiting than were taken."""
+    more: Mapping[Lane, bool]
+    """Whether more may be waiting than were taken."""
 
 
-@law("hands.start", keys=lambda unit: (ALONE, *(want.binding_digest for want in unit.wants)))
+@law("hands.start", keys=lambda unit: (ALONE, *(want.lane.binding_digest for want in unit.wants)))
 async def start(tx: Tx, unit: Start) -> StartVerdict:
     if not await require_live(tx, unit.host):
         return StartVerdict(started=(), more={})
     started: list[Started] = []
-    more: dict[str, bool] = {}
+    more: dict[Lane, bool] = {}
     for want in unit.wants:
-        rows = await tx.all(OLDEST, binding_digest=want.binding_digest, limit=want.count)
-        more[want.binding_digest] = len(rows) == want.count
+        rows = await _oldest(tx, want)
+        more[want.lane] = len(rows) == want.count
         found = await tx.gather([_start(tx, unit, want, row) for row in rows])
         started += [one for one in found if one is not None]
     return StartVerdict(started=started, more=more)
+
+
+async def _oldest(tx: Tx, want: Want) -> Sequence[Row]:
+    lane = want.lane
+    if lane.namespace == ANYBODY:
+        return await tx.all(OLDEST, binding_digest=lane.binding_digest, limit=want.count)
+    return await tx.all(
+        OLDEST_OF_TENANT,
+        binding_digest=lane.binding_digest,
+        namespace=lane.namespace,
+        limit=want.count,
+    )
 
 
 async def _start(tx: Tx, unit: Start, want: Want, row: Row) -> Started | None:
@@ -95,6 +127,7 @@ async def _start(tx: Tx, unit: Start, want: Want, row: Row) -> Started | None:
     )
 
 
-async def waiting(tx: Tx) -> Sequence[Row]:
-    """(binding_digest, number, oldest) of what is ready and owned by nobody."""
-    return await tx.all(WAITING)
+async def waiting(tx: Tx, *, by_tenant: bool) -> Mapping[Lane, int]:
+    """How many executions of each lane are ready and owned by nobody."""
+    rows = await tx.all(WAITING_BY_TENANT if by_tenant else WAITING)
+    return {Lane(row["binding_digest"], row["namespace"]): row["number"] for row in rows}

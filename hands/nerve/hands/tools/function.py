@@ -67,7 +67,11 @@ class FunctionTools:
         self._catalog = catalog
         self._clock = clock
         self._threads = Threads(threads)
-        self._thread_pool = Pool(name="threads", size=threads)
+        self._thread_pool = Pool(
+            name="threads",
+            size=threads,
+            full=f"all {threads} threads for synchronous tools of its Hands are in use",
+        )
         self._result_bytes = result_bytes
         self._found = {
             (each.name, each.version): each
@@ -84,8 +88,14 @@ class FunctionTools:
     def pools(self, binding: ToolBinding) -> Sequence[Pool]:
         pools: list[Pool] = []
         if binding.concurrency is not None:
-            name = f"tool:{binding.name}@{binding.version}"
-            pools.append(Pool(name=name, size=binding.concurrency))
+            pools.append(
+                Pool(
+                    name=f"tool:{binding.name}@{binding.version}",
+                    size=binding.concurrency,
+                    full=f"its tool may run {binding.concurrency} times at once in one Hands process,"
+                    " and does",
+                )
+            )
         if not self._catalog.tool_function(binding.name, binding.version).is_async:
             pools.append(self._thread_pool)
         return pools
