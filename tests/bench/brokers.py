@@ -25,7 +25,7 @@ Ends = tuple[Broker, Broker]
 @asynccontextmanager
 async def rabbitmq() -> AsyncGenerator[Ends]:
     async with virtual_host() as url:
-        sender, receiver = RabbitBroker(url), RabbitBroker(url)
+        sender, receiver = RabbitBroker(f"{url}?create=true"), RabbitBroker(f"{url}?create=true")
         try:
             yield sender, receiver
         finally:

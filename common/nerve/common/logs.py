@@ -164,8 +164,12 @@ def configure(
     json_lines: bool = False,
     stream: IO[str] | None = None,
     clock: Clock | None = None,
+    others: bool = False,
 ) -> logging.Handler:
-    """Send the lines of `nerve.*` to a stream; other loggers stay the application's."""
+    """Send the lines of `nerve.*` to a stream; other loggers stay the application's.
+
+    `others`: the process is ours, so that what libraries warn of goes the same way: bounded, without secrets.
+    """
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(JsonFormatter() if json_lines else HumanFormatter())
     handler.addFilter(RateLimit(clock=clock))
@@ -175,6 +179,8 @@ def configure(
     root.addHandler(handler)
     root.setLevel(level.upper())
     root.propagate = False
+    if others:
+        logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
     return handler
 
 

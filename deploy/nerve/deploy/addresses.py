@@ -27,11 +27,10 @@ def broker_at(url: str, settings: Settings, clock: Clock) -> Broker:
 
 def _amqp(url: str, settings: Settings, clock: Clock) -> Broker:
     _require("aio_pika", "rabbitmq", "--broker")
-    from nerve.common.broker.rabbitmq import RabbitBroker, RabbitSettings
+    from nerve.common.broker.rabbitmq import RabbitBroker
+    from nerve.common.broker.rabbitmq_address import rabbitmq_at
 
-    return RabbitBroker(
-        RabbitSettings(url=url, publish_seconds=settings.publish_seconds), clock=clock
-    )
+    return RabbitBroker(rabbitmq_at(url, publish_seconds=settings.publish_seconds), clock=clock)
 
 
 def _rocketmq(url: str, settings: Settings, clock: Clock) -> Broker:

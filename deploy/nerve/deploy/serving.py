@@ -87,7 +87,11 @@ async def serve(
     what: str,
 ) -> int:
     """Open a host, say that it is up, wait to be asked, stop."""
-    logs.configure(level=settings.log_level, json_lines=settings.log_json or console.json_lines)
+    logs.configure(
+        level=settings.log_level,
+        json_lines=settings.log_json or console.json_lines,
+        others=True,
+    )
     with (
         Stop.catching() as stop,
         Scrapes.serving(metrics, stall_seconds=settings.stall_seconds) as scrapes,

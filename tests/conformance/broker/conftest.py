@@ -9,7 +9,8 @@ import pytest
 
 from nerve.common import faults
 from nerve.common.broker import Broker, MemoryBroker, SqliteBroker
-from nerve.common.broker.rabbitmq import RabbitBroker, RabbitSettings
+from nerve.common.broker.rabbitmq import RabbitBroker
+from nerve.common.broker.rabbitmq_address import RabbitSettings
 from nerve.common.wakeups import Doorbell
 from support.queues import Opened
 from support.rabbit import virtual_host
@@ -63,7 +64,9 @@ def sqlite_on_a_slow_disk(directory: Path) -> AbstractAsyncContextManager[Link]:
 @asynccontextmanager
 async def rabbitmq(directory: Path) -> AsyncGenerator[Link]:
     async with virtual_host() as url:
-        settings = RabbitSettings(url=url, publish_seconds=5, watch_seconds=1, hold_seconds=0.5)
+        settings = RabbitSettings(
+            url=url, create=True, publish_seconds=5, watch_seconds=1, hold_seconds=0.5
+        )
         sender, receiver = RabbitBroker(settings), RabbitBroker(settings)
         await sender.open()
         await receiver.open()

@@ -125,7 +125,7 @@ async def test_nothing_is_lost_or_doubled_through_kills_of_everything(
 ) -> None:
     async with AsyncExitStack() as stack:
         if broker == "rabbitmq":
-            hosts.broker = await stack.enter_async_context(virtual_host())
+            hosts.broker = await stack.enter_async_context(virtual_host()) + "?create=true"
         hosts.start("brain")
         hosts.start("hands")
         backend = await stack.enter_async_context(

@@ -7,14 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, final
 
 from nerve.common import faults
+from nerve.common.broker import rabbitmq_queues
 from nerve.common.broker.port import Credit, Delivery, envelopes_in
-from nerve.common.broker.rabbitmq import (
-    PREFETCH_BUNDLES,
-    Link,
-    RabbitSettings,
-    backoff,
-    declare,
-)
+from nerve.common.broker.rabbitmq_address import RabbitSettings
+from nerve.common.broker.rabbitmq_link import Link, backoff, is_ours
 from nerve.common.clock import Clock
 from nerve.common.logs import get_log
 from nerve.protocol.errors import BrokerUnavailable
@@ -23,6 +19,8 @@ if TYPE_CHECKING:
     from aio_pika.abc import AbstractChannel, AbstractIncomingMessage
 
 _log = get_log("nerve.common.rabbitmq")
+
+PREFETCH_BUNDLES = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +139,9 @@ class RabbitConsumer:
                     await each.message.ack()
                 else:
                     await each.message.nack(requeue=True)
-            except Exception as error:
+            except BaseException as error:
+                if is_ours(error):
+                    raise
                 # Its channel is gone: the broker delivers it again, and the inbox knows it.
                 _log.debug("an acknowledgement came too late", topic=self._topic, error=error)
                 return
@@ -159,9 +159,9 @@ class RabbitConsumer:
                 await self._watch()
                 if self._lost.is_set():
                     self.trouble = f"the channel that consumed {self._topic} was lost"
-            except asyncio.CancelledError:
-                raise
-            except Exception as error:
+            except BaseException as error:
+                if is_ours(error):
+                    raise
                 failures += 1
                 self.trouble = f"{self._topic} is not consumed: {error}"
                 _log.warning(
@@ -176,7 +176,9 @@ class RabbitConsumer:
 
     async def _consume(self) -> None:
         await self._until_credit()
-        channel = await self._link.channel(confirms=False)
+        if self._settings.create:
+            await rabbitmq_queues.ensure(self._link, self._topic)
+        channel = await self._link.channel()
         self._generation += 1
         self._channel = channel
         self._lost.clear()
@@ -185,20 +187,22 @@ class RabbitConsumer:
 
     async def _subscribe(self, channel: "AbstractChannel") -> None:
         await channel.set_qos(prefetch_count=PREFETCH_BUNDLES)
-        await declare(channel, self._topic, create=self._settings.create)
-        queue = await channel.get_queue(self._topic, ensure=False)
         generation = self._generation
 
         async def arrived(message: "AbstractIncomingMessage") -> None:
             self._buffer.append(_Held(message, generation))
             self._ready.set()
 
-        await queue.consume(arrived)
+        def cancelled(_: Any) -> None:
+            if generation == self._generation:
+                self._lost.set()
+
+        await rabbitmq_queues.consume_from(channel, self._topic, arrived, cancelled)
 
     async def _watch(self) -> None:
         """Return when the channel is lost or what is buffered must go back to others.
 
-        A deleted queue cancels its consumers without closing the channel, so it is asked for.
+        A server that was away for a while may know nothing of us without having said so: it is asked.
         """
         since: float | None = None
         looked = self._clock.monotonic()
