@@ -7,6 +7,7 @@ from nerve.brain.ledger import queries
 from nerve.brain.ledger.claim import release_threads
 from nerve.brain.ledger.definitions import Changed, Offer, offer
 from nerve.brain.ledger.inquiries import Patience
+from nerve.brain.ledger.seats import sit
 from nerve.brain.schedule.frames import WARM_FRAMES_MAX, Frames
 from nerve.brain.schedule.intake import Intake
 from nerve.brain.schedule.invocation import Office
@@ -19,6 +20,7 @@ from nerve.common.broker.port import Broker
 from nerve.common.inbox import InboxLoop
 from nerve.common.lease import Host, Hosts
 from nerve.common.lifecycle import Loop, Scan
+from nerve.common.logs import get_log
 from nerve.common.outbox import Relay
 from nerve.common.wakeups import Subscription
 from nerve.protocol import topics
@@ -28,6 +30,8 @@ from nerve.protocol.updates import OutputPageUpdate
 
 if TYPE_CHECKING:
     from nerve.brain.runtime import DurableRuntime
+
+_log = get_log("nerve.brain.execution")
 
 INBOX_CREDIT = 1024
 
@@ -80,6 +84,7 @@ class Execution:
         """Register, offer what this host has, and begin to claim."""
         runtime, settings = self._runtime, self._runtime.settings
         await self._offer(fresh=fresh)
+        await self._sit()
         for route, mark in (await runtime.ledger.read(queries.hands_ledgers)).items():
             runtime.messages.heard(route, mark)
         await self.hosts.run_once()
@@ -109,10 +114,24 @@ class Execution:
             clock=runtime.clock,
             notify=runtime.notify,
             wake=runtime.wake,
+            seat=runtime.backend.seat,
             pages=self._page,
         )
         await self._open_executors()
         await self._start_loops(patience)
+
+    async def _sit(self) -> None:
+        """A ledger that stands elsewhere than it did may have another one in its cell."""
+        runtime = self._runtime
+        seat = runtime.backend.seat
+        before = await runtime.ledger.commit(sit, seat)
+        if before is not None:
+            _log.warning(
+                "this ledger was moved or copied: where the old one still runs, both share a cell",
+                cell=runtime.ledger.identity.id,
+                before=before,
+                now=seat,
+            )
 
     async def _offer(self, *, fresh: bool) -> None:
         runtime = self._runtime

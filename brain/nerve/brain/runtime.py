@@ -82,6 +82,7 @@ class DurableRuntime:
             deployment=self.settings.deployment,
             cell=backend.ledger.identity.id,
             admit_within_ms=int(self.settings.admit_within_seconds * 1000),
+            seat=backend.seat,
         )
         self.first_inquiry_ms = int(self.settings.repeat_first_seconds * 1000)
         self.watch = Watch(

@@ -24,6 +24,7 @@ _log = get_log("nerve.common.inbox")
 
 REFUSED_ROWS_MAX = 10_000
 HEAD_BYTES = 512
+ASIDE_SECONDS = 0.5
 
 HOLD = sql(
     "insert into inbox (execution, sequence, state, reason, envelope, tries, next_at, received_at)"
@@ -135,6 +136,15 @@ async def refuse(tx: Tx, unit: Refusal) -> None:
     await tx.run(TRIM, keep=REFUSED_ROWS_MAX)
 
 
+class NotOurs(Exception):
+    """Everything of a group was accepted, except these envelopes: they are meant for somebody else who
+    reads the same queue, and are neither acknowledged nor kept."""
+
+    def __init__(self, envelopes: Sequence[bytes]) -> None:
+        super().__init__(f"{len(envelopes)} messages are meant for another receiver")
+        self.envelopes = frozenset(envelopes)
+
+
 class InboxLoop:
     """Consumer, `accept`, acknowledgement: in this order, for ever."""
 
@@ -194,8 +204,17 @@ class InboxLoop:
                 envelopes += unbundle(delivery.body)
             except NerveError as error:
                 await self._refuse(delivery, error)
-        if envelopes:
-            await self._accept(envelopes)
+        try:
+            if envelopes:
+                await self._accept(envelopes)
+        except NotOurs as error:
+            foreign = [each for each in deliveries if error.envelopes & {*unbundle(each.body)}]
+            deliveries = [each for each in deliveries if each not in foreign]
+            self._consumer.ack(deliveries)
+            self._consumer.nack(foreign)
+            # Whoever gives something back is the first to see it again: it steps aside for the others.
+            await self._clock.sleep(ASIDE_SECONDS)
+            return
         await faults.apoint("common.inbox.before_ack")
         self._consumer.ack(deliveries)
         await faults.apoint("common.inbox.after_ack")

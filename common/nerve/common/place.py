@@ -6,6 +6,7 @@ a host that finds an empty ledger would run every tool again.
 """
 
 import fcntl
+import hashlib
 import json
 import os
 import secrets
@@ -112,6 +113,13 @@ class StateDirectory:
     def ledgers(self) -> list[str]:
         """Names of the ledgers that were made here."""
         return list(self._marker["ledgers"])
+
+    @property
+    def seat(self) -> str:
+        """A short name of this folder, as its marker has it: moving or copying it changes that."""
+        marker = self._marker
+        place = f"{marker['path']}\n{marker.get('device')}\n{marker.get('inode')}"
+        return hashlib.sha256(place.encode()).hexdigest()[:16]
 
     def ledger(self, name: str) -> Path:
         """The file of the ledger `name` ("brain", "hands-<route>").

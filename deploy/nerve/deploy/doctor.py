@@ -98,6 +98,7 @@ def _ledger(place: StateDirectory, name: str, problems: list[str], now: int) -> 
             f"nobody can write to {name}: {writelock.described(found.path)}; a host of it ends that"
             f" process after its lease, and `kill -CONT {frozen}` lets it go on before"
         )
+    problems += found.notes
     if found.quarantined:
         problems.append(f"{found.quarantined} message(s) are quarantined in {name}")
     if found.outbox_oldest_at is not None and now - found.outbox_oldest_at > QUEUE_IS_LONG_MS:

@@ -78,6 +78,7 @@ def _problems(
         problems.append(f"its clock is {offset} ms from ours; run a time service on both")
     if found.hosts and not any(host.held for host in found.hosts):
         problems.append("no host of it holds a session: all of them are gone; start one")
+    problems += found.notes
     if found.quarantined:
         problems.append(f"{found.quarantined} message(s) are quarantined")
     oldest = found.outbox_oldest_at

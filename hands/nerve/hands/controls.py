@@ -87,16 +87,16 @@ class Controls:
         body, namespace = envelope.body, envelope.namespace
         match body:
             case QueryExecution():
-                cell = body.reply_to.cell
+                cell = body.reply_to.address
                 await self._answers.state(body.execution, cell=cell, namespace=namespace)
             case RouteQuery():
                 for question in body.questions:
-                    cell = body.reply_to.cell
+                    cell = body.reply_to.address
                     await self._answers.state(
                         question.execution, cell=cell, namespace=namespace, grouped=True
                     )
             case ReplayUpdates():
-                cell = body.reply_to.cell
+                cell = body.reply_to.address
                 await self._answers.replay(
                     body.execution, body.from_sequence, cell=cell, namespace=namespace
                 )
@@ -111,7 +111,7 @@ class Controls:
         unit = Cancel(
             id=body.execution,
             namespace=body.namespace,
-            cell=body.reply_to.cell,
+            cell=body.reply_to.address,
             reason=body.reason,
             speaker=self._speaker,
             now=self._clock.now_ms(),
@@ -127,7 +127,7 @@ class Controls:
             self._engine.cancel(body.execution)
             self._cancelled(body.execution)
         if found in (Cancelled.ENDED, Cancelled.ALREADY_REQUESTED):
-            cell, namespace = body.reply_to.cell, body.namespace
+            cell, namespace = body.reply_to.address, body.namespace
             await self._answers.state(body.execution, cell=cell, namespace=namespace)
 
     async def _refuse(self, raw: bytes, error: NerveError) -> None:

@@ -173,7 +173,7 @@ class Intake:
                 Command(
                     id=each.command.execution,
                     namespace=each.command.namespace,
-                    cell=each.command.reply_to.cell,
+                    cell=each.command.reply_to.address,
                     tool=each.command.tool,
                     tool_version=each.command.tool_version,
                     binding_digest=each.command.binding_digest,
@@ -238,7 +238,7 @@ class Intake:
 
     async def _answer(self, each: _Candidate, verdict: Verdict) -> None:
         command = each.command
-        cell, namespace = command.reply_to.cell, command.namespace
+        cell, namespace = command.reply_to.address, command.namespace
         match verdict.admission:
             case Admission.EXPIRED:
                 error: NerveError = BadInput(
@@ -280,7 +280,7 @@ class Intake:
                 Absence.REFUSED,
                 code=error.code,
                 reason=error.message[:1000],
-                cell=command.reply_to.cell,
+                cell=command.reply_to.address,
                 namespace=namespace,
             )
 

@@ -19,8 +19,9 @@ from nerve.hands.ledger.progress import Obstacle, Progress, report_progress, wai
 from nerve.hands.ledger.records import read_row
 from nerve.hands.ledger.reports import Speaker
 from nerve.hands.ledger.seals import sealed, wire_pages
+from nerve.protocol.commands import parse_address
 from nerve.protocol.controls import ReadOutput
-from nerve.protocol.envelope import Body, open_envelope
+from nerve.protocol.envelope import open_envelope
 from nerve.protocol.errors import BadInput, TooLarge
 from nerve.protocol.execution import Effect, ExecutionResult, ExecutionState
 from nerve.protocol.output import PAGE_BYTES_MAX, OutputPage, OutputSeal
@@ -33,6 +34,8 @@ from nerve.protocol.updates import (
 )
 
 _log = get_log("nerve.hands.report")
+
+Answer = SnapshotUpdate | NotFoundUpdate | OutputPageUpdate
 
 Publish = Callable[[str, Sequence[bytes]], Awaitable[None]]
 
@@ -190,7 +193,7 @@ class Answers:
         limit = min(question.limit, OUTPUT_BYTES_MAX)
         while True:
             body = await self._output(question, limit, namespace)
-            cell = question.reply_to.cell
+            cell = question.reply_to.address
             if body is None:
                 await self.state(question.execution, cell=cell, namespace=namespace)
                 return
@@ -291,7 +294,8 @@ class Answers:
             seal = await self._ledger.read(lambda tx: sealed(tx, execution, found.attempt))
         return seal if end >= seal.total_bytes else None
 
-    def _say(self, body: Body, *, cell: str, namespace: str) -> None:
+    def _say(self, body: Answer, *, cell: str, namespace: str) -> None:
+        body = body.model_copy(update={"seat": parse_address(cell)[1]})
         envelope = self._speaker.seal(body, namespace=namespace, now=self._clock.now_ms())
         self._send(cell, [envelope.raw])
 

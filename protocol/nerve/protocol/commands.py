@@ -17,9 +17,24 @@ from nerve.protocol.wire import Digest, Millis, Ordinal, Wire
 
 
 class ReplyTo(Wire):
-    """Where updates go: the cell is the id of the Brain ledger that asked."""
+    """Where updates go: the cell is the id of the Brain ledger that asked.
+
+    Two copies of one ledger share a cell; the seat, where it is named, tells them apart.
+    """
 
     cell: NameField
+    seat: NameField | None = None
+
+    @property
+    def address(self) -> str:
+        """Both in one text, as Hands keep it."""
+        return self.cell if self.seat is None else f"{self.cell}@{self.seat}"
+
+
+def parse_address(address: str) -> tuple[str, str | None]:
+    """(cell, seat) of an address."""
+    cell, _, seat = address.partition("@")
+    return cell, seat or None
 
 
 class KnownLedger(Wire):

@@ -40,6 +40,8 @@ class _State(Wire):
     at: Millis
     request_digest: Digest | None = None
     cancel_requested: bool = False
+    seat: NameField | None = None
+    """Of the copies of a Brain ledger that share a cell, the one it is meant for."""
     older_commands_arriving: bool = False
     """Older commands of the route are still coming in: do not repeat yours yet."""
 
@@ -85,6 +87,7 @@ class NotFoundUpdate(Wire):
     host: NameField
     ledger: LedgerMark
     at: Millis
+    seat: NameField | None = None
     older_commands_arriving: bool = False
 
 
@@ -96,3 +99,4 @@ class OutputPageUpdate(Wire):
     next_offset: Count
     seal: OutputSeal | None = None
     at: Millis
+    seat: NameField | None = None

@@ -52,14 +52,16 @@ def with_database(url: str, name: str) -> str:
     return urlunsplit((parts.scheme, parts.netloc, f"/{name}", parts.query, ""))
 
 
-async def make_database(url: str) -> str:
-    """The URL of a new database on the server of `url`."""
+async def make_database(url: str, *, template: str | None = None) -> str:
+    """The URL of a new database on the server of `url`; of the `template`, a copy of what stands in it."""
     import asyncpg
 
     name = f"t_{secrets.token_hex(6)}"
-    connection = await asyncpg.connect(url)
+    likewise = "" if template is None else f" template {urlsplit(template).path[1:]}"
+    # Nobody may be connected to a template.
+    connection = await asyncpg.connect(with_database(url, "postgres") if template else url)
     try:
-        await connection.execute(f"create database {name}")
+        await connection.execute(f"create database {name}{likewise}")
     finally:
         await connection.close()
     return with_database(url, name)

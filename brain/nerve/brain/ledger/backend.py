@@ -36,6 +36,11 @@ class SessionBackend(Protocol):
     @property
     def clock(self) -> Clock: ...
 
+    @property
+    def seat(self) -> str:
+        """Where the ledger stands: two copies of one stand apart."""
+        ...
+
 
 @dataclass(slots=True)
 class LocalBackend:
@@ -50,6 +55,10 @@ class LocalBackend:
     @property
     def liveness(self) -> Liveness:
         return FileLiveness(self.directory.locks, self.ledger.path)
+
+    @property
+    def seat(self) -> str:
+        return self.directory.seat
 
     @classmethod
     def open(

@@ -72,6 +72,10 @@ class PostgresBackend:
         return self._place.liveness
 
     @property
+    def seat(self) -> str:
+        return self._place.seat
+
+    @property
     def objects(self) -> ObjectStore:
         if self._objects is None:
             raise BadInput(

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from nerve.brain.ledger.deliver import Accepted, Deliver, Delivered, deliver
 from nerve.brain.ledger.inquiries import NotFound, Patience, not_found
 from nerve.brain.ledger.quarantine import SetAside, set_aside
+from nerve.brain.ledger.seats import Stranger, meet
 from nerve.brain.schedule.scheduler import Notify, Reservation, Scheduler
 from nerve.brain.tools.messages import Messages
 from nerve.common import faults
 from nerve.common.clock import Clock
-from nerve.common.inbox import Refusal, refuse
+from nerve.common.inbox import NotOurs, Refusal, refuse
 from nerve.common.logs import get_log
 from nerve.common.outbox import OutboxRow, Relay
 from nerve.common.sql import Ledger
@@ -52,6 +53,7 @@ class Intake:
         clock: Clock,
         notify: Notify,
         wake: Callable[[str], None],
+        seat: str,
         pages: Callable[[OutputPageUpdate], None],
     ) -> None:
         self._ledger = ledger
@@ -63,19 +65,27 @@ class Intake:
         self._clock = clock
         self._notify = notify
         self._wake = wake
+        self._seat = seat
+        self._met: set[str] = set()
         self._pages = pages
 
     async def accept(self, raws: Sequence[bytes]) -> None:
-        """Raises LedgerUnavailable, DiskFull or WrongLedger where nothing may be acknowledged.
+        """Raises LedgerUnavailable, DiskFull or WrongLedger where nothing may be acknowledged, and
+        NotOurs with what is meant for another ledger of this cell, where the rest stands.
 
         What only one envelope can be blamed for is set aside, and the others of its group go on.
         """
         await faults.apoint("brain.intake.received")
         now = self._clock.now_ms()
         waiting: list[_Waiting] = []
+        foreign: list[bytes] = []
         for raw in raws:
             try:
-                each = self._submit(open_envelope(raw), now)
+                envelope = open_envelope(raw)
+                if await self._is_foreign(envelope):
+                    foreign.append(raw)
+                    continue
+                each = self._submit(envelope, now)
             except NerveError as error:
                 await self._refuse(raw, error, now)
                 continue
@@ -85,6 +95,24 @@ class Intake:
             await asyncio.wait([each.future for each in waiting])
         await self._take_in(waiting, now)
         await faults.apoint("brain.intake.committed")
+        if foreign:
+            raise NotOurs(foreign)
+
+    async def _is_foreign(self, envelope: Envelope) -> bool:
+        """Whether it names another seat than ours: a copy of this ledger asked for it."""
+        seat = getattr(envelope.body, "seat", None)
+        if seat is None or seat == self._seat:
+            return False
+        if seat not in self._met:
+            self._met.add(seat)
+            _log.error(
+                "two ledgers share one cell: an update is meant for the other one",
+                cause="seat",
+                ours=self._seat,
+                theirs=seat,
+            )
+            await self._ledger.commit(meet, Stranger(seat=seat))
+        return True
 
     async def _take_in(self, waiting: Sequence[_Waiting], now: int) -> None:
         lost: BaseException | None = None

@@ -48,7 +48,12 @@ class Messages:
     deployment: str
     cell: str
     admit_within_ms: int
+    seat: str | None = None
     known: dict[str, KnownLedger] = field(default_factory=dict[str, KnownLedger])
+
+    @property
+    def reply_to(self) -> ReplyTo:
+        return ReplyTo(cell=self.cell, seat=self.seat)
 
     def heard(self, route: str, mark: LedgerMark) -> None:
         """An update came from this ledger."""
@@ -84,7 +89,7 @@ class Messages:
                 execution, binding.name, binding.version, binding.digest, dict(arguments)
             ),
             origin=origin,
-            reply_to=ReplyTo(cell=self.cell),
+            reply_to=self.reply_to,
             attempt_key=execution,
             issued_at=now,
             admit_before=now + self.admit_within_ms,
@@ -142,7 +147,7 @@ class Messages:
 
     def cancel(self, execution: str, route: str, namespace: str, now: int) -> OutboxRow:
         body = CancelExecution(
-            execution=execution, namespace=namespace, reply_to=ReplyTo(cell=self.cell)
+            execution=execution, namespace=namespace, reply_to=self.reply_to
         )
         return self._row(f"{execution}/cancel", CONTROLS, route, body, namespace, now)
 
@@ -150,7 +155,7 @@ class Messages:
         self, execution: str, route: str, namespace: str, *, from_sequence: int, now: int
     ) -> OutboxRow:
         body = ReplayUpdates(
-            execution=execution, reply_to=ReplyTo(cell=self.cell), from_sequence=from_sequence
+            execution=execution, reply_to=self.reply_to, from_sequence=from_sequence
         )
         return self._row(f"{execution}/replay", CONTROLS, route, body, namespace, now)
 
@@ -163,7 +168,7 @@ class Messages:
                 Question(execution=execution, known_sequence=sequence)
                 for execution, sequence in questions
             ),
-            reply_to=ReplyTo(cell=self.cell),
+            reply_to=self.reply_to,
             host=host,
         )
         return self._row(f"{questions[0][0]}/ask", CONTROLS, route, body, "all", now)
@@ -175,7 +180,7 @@ class Messages:
                 Question(execution=execution, known_sequence=sequence)
                 for execution, sequence in settled
             ),
-            reply_to=ReplyTo(cell=self.cell),
+            reply_to=self.reply_to,
         )
         return self._row(f"{settled[0][0]}/settled", CONTROLS, route, body, "all", now)
 

@@ -4,13 +4,22 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Self
 
+import asyncpg
+
 from nerve.common.clock import Clock
 from nerve.common.sql.migrate import Schema
 from nerve.common.sql.postgres import PostgresLedger, open_postgres
 from nerve.common.sql.postgres_errors import DRIVER_ERRORS, unavailable
 from nerve.common.sql.postgres_liveness import SETTLE_SECONDS, PostgresLiveness
+from nerve.common.sql.postgres_source import Source
 from nerve.common.sql.postgres_wakeups import PostgresWakeups
+from nerve.common.sql.seats import seat_of
 
+PLACE = (
+    "select oid::bigint as database, current_schema() as schema from pg_database"
+    " where datname = current_database()"
+)
+SYSTEM = "select system_identifier::text from pg_control_system()"
 SESSIONS = 2
 """One holds the host's lock and carries its heartbeat, one carries hints."""
 
@@ -20,6 +29,8 @@ class PostgresPlace:
     ledger: PostgresLedger
     liveness: PostgresLiveness
     wakeups: PostgresWakeups
+    seat: str
+    """Server, database and schema, in a short name."""
 
     @classmethod
     async def open(
@@ -47,13 +58,31 @@ class PostgresPlace:
         )
         wakeups = PostgresWakeups(ledger.source, ledger.identity.id)
         try:
+            seat = await _seat(ledger.source)
             await wakeups.open()
         except DRIVER_ERRORS as error:
             await ledger.close()
             raise unavailable(error, doing="open") from error
         liveness = PostgresLiveness(ledger, ledger.source, settle_seconds=settle_seconds)
-        return cls(ledger=ledger, liveness=liveness, wakeups=wakeups)
+        return cls(ledger=ledger, liveness=liveness, wakeups=wakeups, seat=seat)
 
     async def close(self) -> None:
         await self.ledger.close()
         await self.wakeups.aclose()
+
+
+async def _seat(source: Source) -> str:
+    """A physical replica that was promoted has the seat of its primary; a dump that was read has not."""
+    connection = await source.lease()
+    try:
+        place = await connection.fetchrow(PLACE)
+        try:
+            system = await connection.fetchval(SYSTEM)
+        except asyncpg.InsufficientPrivilegeError:
+            system = ""
+    except BaseException:
+        await source.drop(connection)
+        raise
+    await source.give_back(connection)
+    assert place is not None
+    return seat_of(system, place["database"], place["schema"])

@@ -9,6 +9,7 @@ from nerve.common.sql.migrate import Meta
 from nerve.common.sql.postgres_liveness import HELD, lock_key
 from nerve.common.sql.postgres_schema import read_meta
 from nerve.common.sql.postgres_source import Source
+from nerve.common.sql.seats import notes
 
 SERVER = (
     "select current_setting('server_version') as version, current_schema() as schema,"
@@ -19,6 +20,7 @@ SERVER = (
 )
 HOSTS = "select id, role, state, pid from host where state <> 'RELEASED' order by registered_at"
 OUTBOX = "select count(*) as depth, min(created_at) as oldest from outbox"
+META = "select key, value from meta"
 QUARANTINED = "select count(*) from inbox where state = 'QUARANTINED'"
 
 
@@ -48,6 +50,8 @@ class RemoteSurvey:
     outbox: int = 0
     outbox_oldest_at: int | None = None
     quarantined: int = 0
+    notes: tuple[str, ...] = ()
+    """What a person should know of its cell."""
 
 
 async def survey(source: Source) -> RemoteSurvey:
@@ -75,6 +79,9 @@ async def _read(connection: "asyncpg.Connection[Any]") -> RemoteSurvey:
             ),
             "outbox": outbox["depth"],
             "outbox_oldest_at": outbox["oldest"],
+            "notes": tuple(
+                notes({row["key"]: row["value"] for row in await connection.fetch(META)})
+            ),
             "quarantined": await connection.fetchval(QUARANTINED),
         }
     return RemoteSurvey(

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import final
 
 from nerve.common.sql import sqlite
+from nerve.common.sql.seats import notes
 from nerve.protocol.errors import Damaged
 
 _META = "select key, value from meta"
@@ -63,6 +64,8 @@ class Survey:
     inbox_oldest_at: int | None
     refused: int
     hosts: Sequence[HostRow]
+    notes: Sequence[str] = ()
+    """What a person should know of its cell."""
 
 
 def survey(path: Path) -> Survey:
@@ -107,6 +110,7 @@ def _read(connection: sqlite3.Connection, path: Path) -> Survey:
         quarantined=inbox.get("QUARANTINED", (0, None))[0],
         inbox_oldest_at=min(oldest) if oldest else None,
         refused=connection.execute(_REFUSED).fetchone()[0],
+        notes=notes(meta),
         hosts=[_host(row) for row in connection.execute(_HOSTS)],
     )
 

@@ -45,6 +45,7 @@ class Admission(StrEnum):
 class Command:
     """A start command as it goes into the ledger. `start`: a slot of this host is reserved for it.
 
+    `cell` is the address of the Brain ledger: its cell, and its seat where it named one.
     `knows_us`: whether its sender named this ledger and epoch; None where it named none.
     """
 

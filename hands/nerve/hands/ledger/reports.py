@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from nerve.common.outbox import OutboxRow, Relay, put
 from nerve.common.sql import Row, Tx, next_position, sql
 from nerve.hands.state.record import Move
+from nerve.protocol.commands import parse_address
 from nerve.protocol.envelope import Body, Envelope, seal
 from nerve.protocol.execution import Effect, ExecutionResult, ExecutionState
 from nerve.protocol.topics import updates
@@ -54,8 +55,8 @@ class Speaker:
             issued_at=now,
         )
 
-    def destination(self, cell: str) -> str:
-        return updates(self.deployment, cell)
+    def destination(self, address: str) -> str:
+        return updates(self.deployment, parse_address(address)[0])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +94,7 @@ async def report(tx: Tx, speaker: Speaker, what: Report, *, now: int) -> None:
         at=now,
         request_digest=what.request_digest,
         cancel_requested=what.cancel_requested,
+        seat=parse_address(what.cell)[1],
         older_commands_arriving=now < speaker.late_until,
         covers_admission=what.sequence == 1 and what.state.is_terminal,
     )
