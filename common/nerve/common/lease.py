@@ -325,7 +325,9 @@ class Hosts:
         """Whether the rows were read lately and no lock that was held then has come free."""
         now = self._clock.monotonic()
         if now - self._read_at < READ_SWEEPS * self.interval_seconds:
-            locks = await self._liveness.look(list(self._seen)) if self._seen else {}
+            if not self._seen:
+                return True
+            locks = await self._liveness.look(list(self._seen))
             if all(lock is LockSight.HELD for lock in locks.values()):
                 return True
         self._read_at = now

@@ -12,7 +12,7 @@ from nerve.hands.ledger.progress import Progress, report_progress
 from nerve.hands.ledger.release import Abandon, abandon
 from nerve.hands.ledger.start import Lane, Start, StartVerdict, Want, start
 from nerve.protocol.execution import Effect, ExecutionState
-from support.hands_ledger import Book
+from support.hands_ledger import Book, unhindered
 
 S = ExecutionState
 
@@ -292,7 +292,7 @@ async def test_progress_is_reported_once_per_state_and_not_after_the_end(book: B
     unit = Progress(
         executions=[running.id, ended.id],
         speaker=book.speaker,
-        obstacle=lambda *call: None,
+        obstacle=unhindered,
         now=book.now,
     )
     for _ in range(2):

@@ -22,7 +22,7 @@ from nerve.hands.ledger.progress import Progress, report_progress
 from nerve.hands.ledger.start import Lane, Start, Want, start
 from nerve.protocol.errors import NerveError
 from nerve.protocol.execution import Effect, ExecutionState, can_move, value_result
-from support.hands_ledger import Book, open_book
+from support.hands_ledger import Book, open_book, unhindered
 
 V = TypeVar("V")
 S = ExecutionState
@@ -137,9 +137,7 @@ class HandsLedger(RuleBasedStateMachine):
     @rule(id=commands, host=st.sampled_from(HOSTS))
     def report(self, id: str, host: str) -> None:
         book = self.books[host]
-        unit = Progress(
-            executions=[id], speaker=book.speaker, obstacle=lambda *call: None, now=book.now
-        )
+        unit = Progress(executions=[id], speaker=book.speaker, obstacle=unhindered, now=book.now)
         self.run(book.ledger.commit(report_progress, unit))
 
     @rule(id=commands, host=st.sampled_from(HOSTS), request=st.integers(1, 2))
