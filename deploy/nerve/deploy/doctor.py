@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, final
 
+from nerve.brain.ledger.backend import LEDGER
 from nerve.common import writelock
 from nerve.common.broker.rocketmq_stubs import refuse_the_other
 from nerve.common.broker.sqlite import Depth, SqliteBroker
@@ -20,7 +21,10 @@ from nerve.common.sql import open_sqlite
 from nerve.common.sql.lives import recognize
 from nerve.common.sql.survey import Survey, raise_epoch, survey
 from nerve.common.wakeups import LocalWakeups
+from nerve.deploy import doctor_broker
 from nerve.deploy.client import existing
+from nerve.deploy.doctor_broker import BrokerReport
+from nerve.deploy.needs import Needs, brain_needs, hands_needs
 from nerve.deploy.output import Console, day_time
 from nerve.deploy.presence import Present, seen
 from nerve.protocol.errors import BadInput, Conflict, NerveError, NotFound
@@ -54,6 +58,8 @@ class Report:
     directory: str
     ledgers: list[LedgerReport] = field(default_factory=list[LedgerReport])
     broker: list[Depth] = field(default_factory=list[Depth])
+    server: BrokerReport | None = None
+    """The broker that the settings name, where they name one."""
     settings: list[Any] = field(default_factory=list[Any])
     problems: list[str] = field(default_factory=list[str])
 
@@ -75,6 +81,9 @@ async def doctor(directory: Path, console: Console, settings: Settings) -> int:
         report.broker = await _depths(place, settings)
     _judge_queues(report, now)
     _judge_packages(report)
+    if settings.broker:
+        report.server = await doctor_broker.look(settings, *_for_the_broker(report, settings))
+        report.problems += report.server.problems
     console.answer(report, "\n".join(_lines(report, now)))
     return UNWELL if report.problems else WELL
 
@@ -118,6 +127,21 @@ async def _depths(place: StateDirectory, settings: Settings) -> list[Depth]:
         await broker.close()
 
 
+def _for_the_broker(report: Report, settings: Settings) -> tuple[list[str], int | None]:
+    """The topics that the ledgers here use, and since when the oldest unsent message waits."""
+    needs, oldest = Needs(), list[int]()
+    for ledger in report.ledgers:
+        if ledger.found is None:
+            continue
+        if ledger.found.outbox_oldest_at is not None:
+            oldest.append(ledger.found.outbox_oldest_at)
+        if ledger.name == LEDGER:
+            needs += brain_needs(settings.deployment, ledger.found.id, ())
+        else:
+            needs += hands_needs(settings.deployment, [ledger.name.removeprefix(HANDS)])
+    return needs.all, min(oldest, default=None)
+
+
 def _judge_packages(report: Report) -> None:
     try:
         refuse_the_other()
@@ -146,6 +170,7 @@ def _lines(report: Report, now: int) -> list[str]:
         f" oldest {_age(depth.oldest_ms, now)}"
         for depth in report.broker
     ]
+    lines += [] if report.server is None else doctor_broker.lines(report.server)
     lines.append("Settings in force (environment variable, value, default):")
     lines += [
         f"  {each['variable']:<34} {each['value']!s:>10}  {each['default']!s:>10}  {each['about']}"

@@ -3,10 +3,13 @@
 import dataclasses
 from typing import Any
 
+from nerve.brain.ledger.backend import LEDGER
 from nerve.common.clock import SystemClock
 from nerve.common.logs import redact
 from nerve.common.settings import Settings, describe
+from nerve.deploy import doctor_broker
 from nerve.deploy.databases import address_of
+from nerve.deploy.needs import brain_needs
 from nerve.deploy.output import Console, day_time
 from nerve.protocol.errors import NerveError
 
@@ -21,12 +24,23 @@ async def doctor(console: Console, settings: Settings) -> int:
     """Look at the database of `settings` and print it; 6 where something is wrong."""
     address = address_of(settings)
     lines, problems, found = await _looked(settings)
+    server = None
+    if settings.broker:
+        server = await doctor_broker.look(settings, *_for_the_broker(found, settings))
+        lines += doctor_broker.lines(server)
+        problems += server.problems
     shown = [
         dataclasses.asdict(each) | {"value": redact(str(each.value))} for each in describe(settings)
     ]
     lines += [f"  {each['variable']:<34} {each['value']}  {each['about']}" for each in shown]
     lines += [f"Wrong: {problem}" for problem in problems] or ["Nothing is wrong."]
-    answer = {"database": str(address), "found": found, "settings": shown, "problems": problems}
+    answer = {
+        "database": str(address),
+        "found": found,
+        "server": server,
+        "settings": shown,
+        "problems": problems,
+    }
     console.answer(answer, "\n".join(lines))
     return UNWELL if problems else WELL
 
@@ -58,6 +72,14 @@ async def _looked(settings: Settings) -> tuple[list[str], list[str], dict[str, A
         for host in found.hosts
     ]
     return lines, _problems(found, now, offset), dataclasses.asdict(found)
+
+
+def _for_the_broker(found: dict[str, Any], settings: Settings) -> tuple[list[str], int | None]:
+    """The topic of a Brain's updates; of Hands only a route would tell theirs."""
+    meta = found.get("meta")
+    if meta is None or meta["room"] != LEDGER:
+        return [], found.get("outbox_oldest_at")
+    return brain_needs(settings.deployment, meta["id"], ()).all, found.get("outbox_oldest_at")
 
 
 def _problems(

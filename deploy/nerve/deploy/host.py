@@ -23,6 +23,7 @@ from nerve.common.wakeups import Doorbell, Wakeups
 from nerve.deploy.addresses import broker_at
 from nerve.deploy.databases import brain_backend, hands_storage
 from nerve.deploy.measured import MeasuredBroker
+from nerve.deploy.needs import asked_routes, brain_needs, hands_needs, require
 from nerve.deploy.occupancy import occupied
 from nerve.hands.worker import WorkerRuntime
 from nerve.protocol.catalog import Catalog
@@ -78,6 +79,9 @@ async def brain_host(
         stack.enter_context(occupied(place, alone=False))
         broker = _broker(place.path, wakeups, settings, clock)
         stack.push_async_callback(broker.close)
+        agents = list(agents)
+        cell, routes = backend.ledger.identity.id, asked_routes(agents)
+        await require(broker, brain_needs(settings.deployment, cell, routes))
         runtime = DurableRuntime(
             backend,
             agents=agents,
@@ -117,6 +121,8 @@ async def hands_host(
         broker = _broker(place.path, wakeups, settings, clock)
         await broker.open()
         stack.push_async_callback(broker.close)
+        asked = function_routes(catalog) if route is None else [route]
+        await require(broker, hands_needs(settings.deployment, asked))
         metrics = Metrics()
         worker = WorkerRuntime(
             hands_storage(settings) if settings.database else place,

@@ -122,7 +122,7 @@ async def test_hosts_only_look_unless_they_are_told_to_create(url: str) -> None:
         await until(lambda: "nerve provision" in str(found.troubles()), "the consumer says so")
         assert [] == await managed(url, "queues/{host}")
         async with broker(url) as operator:
-            assert [] == await soon(operator.lacking([TOPIC], create=True))
+            assert [] == await soon(operator.lacking([TOPIC], reads=[TOPIC], create=True))
         await soon(found.publish(TOPIC, [b"a"]))
         assert [b"a"] == seen(await soon(receiving))
 
@@ -130,12 +130,12 @@ async def test_hosts_only_look_unless_they_are_told_to_create(url: str) -> None:
 @pytest.mark.capability("E10.1")
 async def test_what_is_missing_is_named_with_the_command_that_makes_it(url: str) -> None:
     async with broker(url) as found:
-        lacks = await soon(found.lacking([TOPIC], create=False))
+        lacks = await soon(found.lacking([TOPIC], reads=[TOPIC], create=False))
         assert [f"the queue {TOPIC}.dead", f"the queue {TOPIC}"] == [lack.what for lack in lacks]
         assert "rabbitmqadmin" in lacks[0].step and "x-delivery-limit" in lacks[1].step
         assert [] == await managed(url, "queues/{host}")
-        assert [] == await soon(found.lacking([TOPIC], create=True))
-        assert [] == await soon(found.lacking([TOPIC], create=False))
+        assert [] == await soon(found.lacking([TOPIC], reads=[TOPIC], create=True))
+        assert [] == await soon(found.lacking([TOPIC], reads=[TOPIC], create=False))
 
 
 @pytest.mark.capability("E10.1")
@@ -148,13 +148,15 @@ async def test_a_right_that_is_missing_is_named_with_whom_to_ask_for_what(url: s
     theirs = urlunsplit(("amqp", f"{user}:their-secret@{parts.hostname}:{parts.port}", *parts[2:]))
     try:
         async with broker(theirs) as found, broker(url) as operator:
-            unmade = await soon(found.lacking([TOPIC], create=True))
-            assert {f"the queue {TOPIC}", f"the queue {TOPIC}.dead"} == {
-                each.what for each in unmade
-            }
+            unmade = await soon(found.lacking([TOPIC], reads=[TOPIC], create=True))
+            assert {
+                f"the queue {TOPIC}",
+                f"the queue {TOPIC}.dead",
+                f"the right of {user} to write to the default exchange",
+            } == {each.what for each in unmade}
             assert all(f"set_permissions -p {host(url)} {user}" in lack.step for lack in unmade)
-            assert [] == await soon(operator.lacking([TOPIC], create=True))
-            [read, write] = await soon(found.lacking([TOPIC], create=False))
+            assert [] == await soon(operator.lacking([TOPIC], reads=[TOPIC], create=True))
+            [read, write] = await soon(found.lacking([TOPIC], reads=[TOPIC], create=False))
             assert f"the right of {user} to read {TOPIC}" == read.what
             assert f"the right of {user} to write to the default exchange" == write.what
     finally:
@@ -164,7 +166,7 @@ async def test_a_right_that_is_missing_is_named_with_whom_to_ask_for_what(url: s
 async def test_looking_for_rights_takes_no_message_and_leaves_none(url: str) -> None:
     async with broker(url) as found:
         await soon(found.publish(TOPIC, numbered(5)))
-        assert [] == await soon(found.lacking([TOPIC], create=False))
+        assert [] == await soon(found.lacking([TOPIC], reads=[TOPIC], create=False))
         assert {TOPIC: 5} == await soon(found.waiting([TOPIC]))
         assert numbered(5) == seen(await take(consume(found), 5))
 
@@ -210,7 +212,7 @@ async def test_a_deleted_queue_is_noticed_at_once_and_made_again(url: str) -> No
 @pytest.mark.report("U39")
 async def test_a_channel_that_was_closed_for_an_error_is_not_used_again(url: str) -> None:
     async with broker(url, create=False) as found, broker(url) as operator:
-        await soon(operator.lacking([TOPIC], create=True))
+        await soon(operator.lacking([TOPIC], reads=[TOPIC], create=True))
         await soon(found.publish(TOPIC, [b"a"]))
         for _ in range(3):
             with pytest.raises(BrokerUnavailable):
@@ -233,7 +235,7 @@ async def test_an_acknowledgement_over_a_lost_channel_is_swallowed(url: str) -> 
         consumer = consume(found)
         stale = await take(consumer, 1)
         await asyncio.to_thread(manage, "DELETE", f"queues/{host(url)}/{TOPIC}")
-        await soon(found.lacking([TOPIC], create=True))
+        await soon(found.lacking([TOPIC], reads=[TOPIC], create=True))
         consumer.ack(stale)
         consumer.nack(stale)
         await soon(found.publish(TOPIC, [b"b"]))
@@ -301,7 +303,7 @@ async def test_limits_are_told_where_they_can_be_known(url: str) -> None:
     for management, limit in ((f"&management={port}", 1000), ("", None)):
         found = RabbitBroker(f"{url}?create=true{management}")
         try:
-            await soon(found.lacking([TOPIC], create=True))
+            await soon(found.lacking([TOPIC], reads=[TOPIC], create=True))
             limits = {each.name: each for each in await soon(found.limits([TOPIC]))}
             assert limit == limits[f"{TOPIC}: delivery limit"].value
             assert str(limits["version"].value).startswith("RabbitMQ ")

@@ -9,7 +9,7 @@ import pytest
 from nerve.common.broker.port import Consumer, Delivery
 from nerve.common.broker.rocketmq import RocketBroker
 from nerve.common.broker.rocketmq_link import RocketSettings, signature
-from nerve.protocol.errors import BrokerUnavailable, NotFound
+from nerve.protocol.errors import BrokerUnavailable
 from support.rocketmq_proxy import Proxy, bodies, codes, proxy, serve
 from support.waiting import running, soon, until
 
@@ -256,11 +256,10 @@ async def test_a_missing_topic_is_named_with_the_commands_that_make_it(
 async def test_provision_names_what_is_missing_and_what_makes_it(
     server: Proxy, broker: RocketBroker
 ) -> None:
-    server.answers["QueryRoute"] = codes("OK", "TOPIC_NOT_FOUND", "OK", "TOPIC_NOT_FOUND")
-    assert await soon(broker.provision([TOPIC, "t.b"], create=False)) == ["t.b"]
-    with pytest.raises(NotFound) as caught:
-        await soon(broker.provision([TOPIC, "t.b"], create=True))
-    assert "mqadmin resetOffsetByTime -n NAMESERVER -g t-b-group -t t-b" in caught.value.next_step
+    server.answers["QueryRoute"] = codes("OK", "TOPIC_NOT_FOUND")
+    [lack] = await soon(broker.lacking([TOPIC, "t.b"], reads=[], create=True))
+    assert ("t.b", "the topic t-b or its group t-b-group") == (lack.topic, lack.what)
+    assert "mqadmin resetOffsetByTime -n NAMESERVER -g t-b-group -t t-b" in lack.step
 
 
 async def test_calls_are_signed_and_the_secret_stays_here(server: Proxy) -> None:

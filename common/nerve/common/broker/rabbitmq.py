@@ -122,6 +122,10 @@ class RabbitBroker:
     def shown(self) -> str:
         return self._settings.shown
 
+    @property
+    def creates(self) -> bool:
+        return self._settings.create
+
     async def open(self) -> None:
         """Nothing to do: connections are made when they are needed, and an absent server is waited for."""
 
@@ -140,8 +144,18 @@ class RabbitBroker:
         found = {each: await rabbitmq_queues.counted(self._consuming, each) for each in topics}
         return {topic: count[0] for topic, count in found.items() if count is not None}
 
-    async def lacking(self, topics: Sequence[str], *, create: bool) -> list[Lack]:
-        return await rabbitmq_queues.lacking(self._consuming, self._settings, topics, create=create)
+    async def lacking(
+        self, topics: Sequence[str], *, reads: Sequence[str], create: bool
+    ) -> list[Lack]:
+        link, settings = self._consuming, self._settings
+        lacks = await rabbitmq_queues.missing(link, settings, topics, create=create)
+        standing = set(topics) - {each.topic for each in lacks}
+        return [
+            *lacks,
+            *await rabbitmq_queues.forbidden(
+                link, settings, [each for each in reads if each in standing]
+            ),
+        ]
 
     async def limits(self, topics: Sequence[str]) -> list[Limit]:
         return await rabbitmq_limits.limits(self._consuming, self._settings, topics)

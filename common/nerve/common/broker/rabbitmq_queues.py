@@ -68,10 +68,10 @@ async def make(link: Link, topic: str, queue: str) -> None:
     await channel.close()
 
 
-async def lacking(
+async def missing(
     link: Link, settings: RabbitSettings, topics: Sequence[str], *, create: bool
 ) -> list[Lack]:
-    """The queues and rights that are missing for `topics`; with `create` the queues are made first."""
+    """The queues that are missing for `topics`; with `create` they are made first."""
     lacks: list[Lack] = []
     for topic in topics:
         for queue in (dead(topic), topic):
@@ -86,21 +86,19 @@ async def lacking(
                     step=_rights(settings) if create else _command(settings, topic, queue),
                 )
             )
-    standing = [each for each in topics if each not in {lack.topic for lack in lacks}]
-    return lacks + await _without_rights(link, settings, standing)
+    return lacks
 
 
-async def _without_rights(
-    link: Link, settings: RabbitSettings, topics: Sequence[str]
-) -> list[Lack]:
+async def forbidden(link: Link, settings: RabbitSettings, reads: Sequence[str]) -> list[Lack]:
+    """The rights that are missing: to consume from `reads`, which stand, and to publish at all."""
     lacks: list[Lack] = []
-    for topic in topics:
+    for topic in reads:
         if not await _allowed(link, lambda t=topic: _taste(link, t)):
             what = f"the right of {settings.user} to read {topic}"
             lacks.append(Lack(topic=topic, what=what, step=_rights(settings)))
-    if topics and not await _allowed(link, lambda: _post(link)):
+    if not await _allowed(link, lambda: _post(link)):
         what = f"the right of {settings.user} to write to the default exchange"
-        lacks.append(Lack(topic=topics[0], what=what, step=_rights(settings)))
+        lacks.append(Lack(topic="", what=what, step=_rights(settings)))
     return lacks
 
 

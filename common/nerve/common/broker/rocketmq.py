@@ -25,15 +25,27 @@ from nerve.common.broker.rocketmq_link import (
 )
 from nerve.common.broker.rocketmq_names import admin_commands, physical
 from nerve.common.broker.rocketmq_presence import Presence
+from nerve.common.broker.served import Lack, Limit
 from nerve.common.clock import Clock, SystemClock
 from nerve.common.logs import register_secret
-from nerve.protocol.errors import NotFound
 from nerve.protocol.identity import new_uuid7
 from nerve.protocol.topics import group as group_of
 
 BATCH_MESSAGES: Final = 64
 BATCH_BYTES: Final = 2 * 1024 * 1024
 """The server refuses a batch as a whole at 4 MiB."""
+
+RETENTION_MS: Final = 72 * 3600 * 1000
+"""What `fileReservedTime` is where nobody set it. The proxy does not tell, and age alone decides: RocketMQ
+drops old files also where nobody has read them."""
+
+UNASKED: Final = {
+    "fileReservedTime": "72 hours unless set otherwise: mqadmin getBrokerConfig -b BROKER:10911",
+    "maxMessageSize": "4,194,304 bytes unless set otherwise; ours have at most 1,048,576",
+    "retryMaxTimes": "a group is made with 999, then its messages go to %DLQ% and the group's name",
+    "invisible time": "every receive states its own, 30 s; a command is acknowledged when it is"
+    " admitted, before its tool starts",
+}
 
 
 @final
@@ -137,25 +149,38 @@ class RocketBroker:
         self._consumers.append(consumer)
         return consumer
 
-    async def provision(self, topics: Sequence[str], *, create: bool) -> list[str]:
-        """Name the topics that are missing, or whose group is. A proxy can create nothing: with `create` the error names
-        the commands that do.
+    @property
+    def shown(self) -> str:
+        return self._settings.shown
 
-        Raises:
-            NotFound: with `create`, something is missing.
-            BrokerUnavailable: no proxy answered.
-        """
-        missing = [topic for topic in topics if not await self._stands(self._name(topic))]
-        if missing and create:
-            commands = "\n".join(
-                admin_commands(self._name(topic), self._name(group_of(topic))) for topic in missing
+    @property
+    def creates(self) -> bool:
+        """A proxy can make nothing."""
+        return False
+
+    async def lacking(
+        self, topics: Sequence[str], *, reads: Sequence[str], create: bool
+    ) -> list[Lack]:
+        """Topics that are missing, or whose group is; their steps are the commands that make both."""
+        return [
+            Lack(
+                topic=topic,
+                what=f"the topic {self._name(topic)} or its group {self._name(group_of(topic))}",
+                step=admin_commands(self._name(topic), self._name(group_of(topic))),
             )
-            raise NotFound(
-                f"{len(missing)} topics are missing, and the gRPC proxy of RocketMQ can make none",
-                where="--broker",
-                next_step=f"run on a machine with the server's tools:\n{commands}",
-            )
-        return missing
+            for topic in topics
+            if not await self._stands(self._name(topic))
+        ]
+
+    async def limits(self, topics: Sequence[str]) -> list[Limit]:
+        await self._stands(self._name("nerve"))
+        return [
+            Limit(name=name, value=None, about=f"cannot be asked of a proxy; {about}")
+            for name, about in UNASKED.items()
+        ]
+
+    async def retention_ms(self, topics: Sequence[str]) -> int | None:
+        return RETENTION_MS
 
     def troubles(self) -> list[str]:
         return [each.trouble for each in self._consumers if each.trouble is not None]

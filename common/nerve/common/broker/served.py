@@ -36,8 +36,16 @@ class Served(Protocol):
         """Its address without secrets."""
         ...
 
-    async def lacking(self, topics: Sequence[str], *, create: bool) -> list[Lack]:
-        """What is missing for `topics`; with `create` it is made first, where that can be done from here.
+    @property
+    def creates(self) -> bool:
+        """Whether the address allows hosts to make what is missing."""
+        ...
+
+    async def lacking(
+        self, topics: Sequence[str], *, reads: Sequence[str], create: bool
+    ) -> list[Lack]:
+        """What is missing for `topics`, of which `reads` are consumed from here; with `create` it is made
+        first, where that can be done from here.
 
         Raises:
             BrokerUnavailable: the server did not answer.

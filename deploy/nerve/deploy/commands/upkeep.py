@@ -6,6 +6,7 @@ import typer
 
 from nerve.deploy.commands.options import (
     STATE,
+    BrokerUrl,
     DatabaseUrl,
     Directory,
     Json,
@@ -72,6 +73,7 @@ def doctor(
     ] = None,
     directory: Directory = STATE,
     database: DatabaseUrl = None,
+    broker: BrokerUrl = None,
     json_lines: Json = False,
 ) -> None:
     """Show what is here and in force, what is wrong, and what mends it."""
@@ -82,7 +84,7 @@ def doctor(
         raise typer.Exit(room.adopt_directory(directory, adopt, console))
     if forget is not None:
         run(room.forget_ledger(directory, forget, console))
-    settings = settings_of(database=database)
+    settings = settings_of(database=database, broker=broker)
     if settings.database:
         from nerve.deploy.doctor_database import doctor as of_database
 
