@@ -51,6 +51,10 @@ class Settings:
         bool, About("wake other processes at once; off leaves everything to scans")
     ] = True
 
+    hints_over: Annotated[
+        str,
+        About("what carries hints: broker (RabbitMQ); empty: the ledger's directory or database"),
+    ] = ""
     lease_seconds: Annotated[
         float, Gt(0), About("how long a host's heartbeat may stand still before it is released")
     ] = 30.0

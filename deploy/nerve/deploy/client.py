@@ -2,7 +2,7 @@
 
 import difflib
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import final
@@ -16,6 +16,7 @@ from nerve.common.place import MARKER, StateDirectory
 from nerve.common.settings import Settings
 from nerve.common.sql import Row, Tx
 from nerve.deploy.databases import address_of, brain_backend
+from nerve.deploy.hints import hinted
 from nerve.protocol.errors import BadInput, NotFound, UnknownTurn
 
 BRAIN = "brain"
@@ -86,8 +87,11 @@ async def client(directory: Path, settings: Settings) -> AsyncGenerator[Client]:
     """
     if settings.database:
         async with (
-            await brain_backend(settings, None, create=False) as remote,
-            DurableRuntime(remote, settings=settings) as runtime,
+            AsyncExitStack() as stack,
+            await brain_backend(settings, None, create=False) as own,
+            DurableRuntime(
+                remote := await hinted(stack, own, settings, own.clock), settings=settings
+            ) as runtime,
         ):
             where = str(address_of(settings))
             yield Client(where=where, directory=None, backend=remote, runtime=runtime)

@@ -22,6 +22,7 @@ from nerve.common.settings import Settings
 from nerve.common.wakeups import Doorbell, Wakeups
 from nerve.deploy.addresses import broker_at
 from nerve.deploy.databases import brain_backend, hands_storage
+from nerve.deploy.hints import hinted, hints_of
 from nerve.deploy.measured import MeasuredBroker
 from nerve.deploy.needs import asked_routes, brain_needs, hands_needs, require
 from nerve.deploy.occupancy import occupied
@@ -76,6 +77,7 @@ async def brain_host(
     async with AsyncExitStack() as stack:
         metrics = Metrics()
         place, backend, wakeups = await _opened(stack, directory, settings, clock, metrics)
+        backend = await hinted(stack, backend, settings, clock)
         stack.enter_context(occupied(place, alone=False))
         broker = _broker(place.path, wakeups, settings, clock)
         stack.push_async_callback(broker.close)
@@ -132,7 +134,8 @@ async def hands_host(
             broker=MeasuredBroker(broker, metrics, "hands", clock),
             clock=clock,
             settings=settings,
-            wakeups=None if settings.database else wakeups,
+            wakeups=await hints_of(stack, route or catalog.route, settings, clock)
+            or (None if settings.database else wakeups),
         )
         stack.push_async_callback(worker.close)
         await worker.start()

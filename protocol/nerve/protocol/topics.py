@@ -25,6 +25,13 @@ def updates(deployment: str, cell: str) -> str:
     return f"nerve.{check_route(deployment, 'deployment')}.{_RESERVED}.{check_route(cell, 'cell')}"
 
 
+def hints(deployment: str, route: str | None) -> str:
+    """Where the hosts of a pool, or the Brains (`route` None), wake each other; apart from all work."""
+    if route is None:
+        return f"nerve.{check_route(deployment, 'deployment')}.hints"
+    return f"nerve.{_pool(deployment, route)}.hints"
+
+
 def group(topic: str) -> str:
     """The one consumer group of a topic: all replicas that share a ledger share it."""
     return f"{topic}.group"

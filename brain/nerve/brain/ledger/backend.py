@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Protocol, Self, final
 
 from nerve.brain.ledger.schema import SCHEMA
 from nerve.common.clock import Clock, SystemClock
@@ -101,6 +101,23 @@ class LocalBackend:
         trace: TracebackType | None,
     ) -> None:
         await self.close()
+
+
+@final
+class WithWakeups:
+    """A backend whose hints travel another way than its own; both stay the caller's."""
+
+    def __init__(self, backend: SessionBackend, wakeups: Wakeups) -> None:
+        self.ledger = backend.ledger
+        self.wakeups = wakeups
+        self.liveness = backend.liveness
+        self.clock = backend.clock
+        self.seat = backend.seat
+        self._backend = backend
+
+    @property
+    def objects(self) -> ObjectStore:
+        return self._backend.objects
 
 
 class _Opening:
