@@ -62,6 +62,14 @@ chaos: setup ## kill at every point and KILLS times at random, with a report in 
 bench: setup ## ratios against peers and limits, in one run (ARGS=--quick for a short look)
 	$(BIN)/python tests/bench/run.py $(ARGS)
 
+.PHONY: images
+images: ## build both images, and stand-ins of all others where no registry answers (needs an engine)
+	deploy/containers/images $(ARGS)
+
+.PHONY: integration
+integration: setup ## ports, kills and faults on servers in containers of this run; nothing else, none skipped
+	PYTHONPATH=tests $(BIN)/python -m integration.run $(ARGS)
+
 .PHONY: capabilities
 capabilities: setup ## each promise with the tests that show it, from the last test run
 	@PYTHONPATH=tests $(BIN)/python -m support.capabilities capability

@@ -11,6 +11,8 @@ from urllib.parse import urlsplit
 
 from nerve.common.objects.s3 import S3Settings
 from nerve.protocol.objects import ObjectRef
+from support.servers import containers
+from support.servers.containers import ContainerServer, provider
 from support.servers.native import NativeServer
 from support.services import Service
 
@@ -18,7 +20,12 @@ server = NativeServer("s3", programs=["java", "keytool"], shared=True)
 atexit.register(server.drop)
 
 VARIABLE = "NERVE_TEST_S3_URL"
-S3 = Service(name="s3", variable=VARIABLE, native=[lambda: server.address(VARIABLE)])
+S3 = Service(
+    name="s3",
+    variable=VARIABLE,
+    native=[lambda: server.address(VARIABLE)],
+    container=[provider(ContainerServer(containers.S3), VARIABLE)],
+)
 
 
 def _client(settings: S3Settings) -> Any:  # boto3 makes its clients at run time

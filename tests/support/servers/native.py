@@ -2,7 +2,8 @@
 
 One that is `shared` is the same for all workers of a parallel run, and nobody kills it; any other
 belongs to the process that made it, and tests may kill and stop it. All end with the run or process
-that wanted them, also where it was killed.
+that wanted them, also where it was killed. With NERVE_TEST_SERVERS=containers every one of them is a
+container and nothing runs natively: what only a native server can do is then not there.
 """
 
 import fcntl
@@ -13,9 +14,11 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from support.servers.containers import RECIPES, ContainerServer
 from support.services import Unavailable, required
 
 SCRIPT = Path(__file__).with_name("services")
+CONTAINERS_ONLY = os.environ.get("NERVE_TEST_SERVERS") == "containers"
 
 
 class NativeServer:
@@ -39,6 +42,9 @@ class NativeServer:
         self._directory: Path | None = None
         self._addresses: dict[str, str] = {}
         self._failed: str | None = None
+        self._container: ContainerServer | None = None
+        if CONTAINERS_ONLY and service in RECIPES and not environment:
+            self._container = ContainerServer(RECIPES[service])
 
     @property
     def directory(self) -> Path:
@@ -58,6 +64,9 @@ class NativeServer:
         return self._addresses[key]
 
     def start(self) -> None:
+        if CONTAINERS_ONLY:
+            self._addresses = dict(self._contained().started())
+            return
         if self._asked and not required(self.service):
             raise Unavailable(f"it is started only where NERVE_REQUIRE names {self.service}")
         if not all(_found(program) for program in self._programs):
@@ -73,14 +82,26 @@ class NativeServer:
             out = self._call("start", "--dir", str(self.directory), "--owner", str(owner))
         self._addresses = dict(line.split("=", 1) for line in out.splitlines() if "=" in line)
 
+    def _contained(self) -> ContainerServer:
+        if self._container is None:
+            raise Unavailable(f"this run has containers only, and none for such a {self.service}")
+        return self._container
+
     def stop(self) -> None:
+        if CONTAINERS_ONLY:
+            return self._contained().stop()
         self._call("stop", "--dir", str(self.directory))
 
     def kill(self) -> None:
         """SIGKILL, all of it; `start` brings it back."""
+        if CONTAINERS_ONLY:
+            return self._contained().kill()
         self._call("kill", "--dir", str(self.directory))
 
     def drop(self) -> None:
+        if self._container is not None:
+            self._addresses = {}
+            return self._container.drop()
         if self._run:
             return  # Others of the run may use it; it ends with the run.
         directory, self._directory = self._directory, None

@@ -6,14 +6,15 @@ import secrets
 from collections.abc import AsyncGenerator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from importlib import import_module
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
 import pytest
 
+from support.servers import containers
+from support.servers.containers import ContainerServer, provider
 from support.servers.native import NativeServer
-from support.services import Service, Unavailable, required
+from support.services import Service, required
 
 VARIABLE = "NERVE_TEST_POSTGRES_URL"
 
@@ -25,25 +26,7 @@ def _native() -> str:
     return server.address(VARIABLE)
 
 
-_containers: list[str] = []
-
-
-def _container() -> str:
-    """A container that lives as long as this process; its own reaper ends it."""
-    if not _containers:
-        try:
-            containers: Any = import_module("testcontainers.postgres")
-        except ImportError as error:
-            raise Unavailable("testcontainers is not installed") from error
-        try:
-            running = containers.PostgresContainer("postgres:16", driver=None).start()
-        except Exception as error:
-            raise Unavailable(f"no container engine: {type(error).__name__}") from error
-        atexit.register(running.stop)
-        _containers.append(running.get_connection_url())
-    return _containers[0]
-
-
+_container = provider(ContainerServer(containers.POSTGRES), VARIABLE)
 POSTGRES = Service(name="postgres", variable=VARIABLE, native=[_native], container=[_container])
 
 

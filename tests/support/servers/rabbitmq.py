@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
+from support.servers import containers
+from support.servers.containers import ContainerServer, provider
 from support.servers.native import NativeServer
 from support.services import Service
 
@@ -20,10 +22,16 @@ PROGRAMS = ("rabbitmq-server", "epmd")
 
 server = NativeServer("rabbitmq", programs=PROGRAMS, shared=True)
 atexit.register(server.drop)
+_container = ContainerServer(containers.RABBITMQ)
 
 
 def _service(variable: str) -> Service:
-    return Service(name="rabbitmq", variable=variable, native=[lambda: server.address(variable)])
+    return Service(
+        name="rabbitmq",
+        variable=variable,
+        native=[lambda: server.address(variable)],
+        container=[provider(_container, variable)],
+    )
 
 
 AMQP = _service(URL)
