@@ -163,6 +163,12 @@ class PostgresLedger:
         if self._observe is not None:
             self._observe(units, seconds)
 
+    def refuse(self, error: NerveError) -> NerveError:
+        if self._refusal is None:
+            self._refusal = error
+            _log.error("this process commits nothing more", cause="refused", error=error)
+        return error
+
     def _flush(self) -> None:
         self._timer = None
         self._wake()

@@ -21,8 +21,17 @@ from nerve.common.sql import lockstep
 from nerve.common.sql.law import Again, Law
 from nerve.common.sql.lockstep import Spoilt, Step
 from nerve.common.sql.postgres_connection import Cleaned, Connection
-from nerve.common.sql.postgres_errors import DRIVER_ERRORS, Meaning, meaning, refused, unavailable
+from nerve.common.sql.postgres_errors import (
+    DRIVER_ERRORS,
+    WHERE,
+    Meaning,
+    meaning,
+    refused,
+    unavailable,
+)
+from nerve.common.sql.postgres_schema import still_there
 from nerve.common.sql.postgres_source import Source
+from nerve.protocol.errors import NerveError, WrongLedger
 
 _log = get_log("nerve.common.postgres")
 
@@ -34,6 +43,7 @@ HELD_SECONDS = 0.01
 
 FIRST_BATCH = "insert into writer (id, batch) values ($1, 0) on conflict (id) do nothing"
 READ_BATCH = "select batch from writer where id = $1 for update"
+WRITTEN = "select batch from writer where id = $1"
 FORGET_WRITER = "delete from writer where id = $1"
 
 
@@ -60,6 +70,10 @@ class Work(Protocol):
 
     def count(self, units: int, seconds: float) -> None: ...
 
+    def refuse(self, error: NerveError) -> NerveError:
+        """Nothing more is committed by this process; returns the error."""
+        ...
+
 
 class Lane:
     """Takes batches while there are any; `writer` names it in the ledger."""
@@ -69,6 +83,7 @@ class Lane:
         self._source = source
         self._writer = writer
         self._batch = 0
+        self._confirmed = 0
         self._connection: Connection | None = None
         self._task: asyncio.Task[None] | None = None
         self._backoff = Backoff(first_seconds=0.02, most_seconds=1.0)
@@ -192,6 +207,7 @@ class Lane:
             raise
         if any(step.wrote for step in steps):
             await self._commit(connection)
+            self._confirmed = self._batch
             self._work.count(len(steps), perf_counter() - began)
             faults.point("sql.after_commit")
         else:
@@ -238,10 +254,28 @@ class Lane:
         if self._connection is None or self._connection.raw.is_closed():
             await self._drop()
             connection = Connection(await self._source.lease())
-            # The row must be there before the first batch: an absent one cannot be locked.
-            await connection.raw.execute(FIRST_BATCH, self._writer)
+            if self._batch:
+                await self._recognize(connection)
+            else:
+                # It must be there before the first batch: an absent row cannot be locked.
+                await connection.raw.execute(FIRST_BATCH, self._writer)
             self._connection = connection
         return self._connection
+
+    async def _recognize(self, connection: Connection) -> None:
+        """After a lost connection: is it the ledger that this process opened, with all it committed?"""
+        written = await connection.raw.fetchval(WRITTEN, self._writer)
+        missing = written is None or written < self._confirmed
+        if await still_there(connection.raw, missing):
+            return
+        await self._source.give_back(connection.raw)
+        raise self._work.refuse(
+            WrongLedger(
+                "the database was restored or replaced since this process opened it",
+                where=WHERE,
+                next_step="restart this process",
+            )
+        )
 
     async def _roll_back(self, connection: Connection) -> None:
         try:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import asyncpg
 
+from nerve.common.logs import get_log
 from nerve.common.sql.ledger import LedgerIdentity
 from nerve.common.sql.migrate import Meta, Schema, check_meta
 from nerve.common.sql.postgres_source import Source, quoted
@@ -16,6 +17,8 @@ from nerve.protocol.identity import new_uuid7
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection as SyncConnection
+
+_log = get_log("nerve.common.postgres")
 
 _LOCK = "select pg_advisory_xact_lock(hashtextextended(current_schema() || '.nerve', 7))"
 _MIGRATING = 0x6E_65_72_76
@@ -37,6 +40,27 @@ STORAGE = {
     "outbox": _CHURN,
     "inbox": _CHURN,
 }
+
+
+# Server, timeline, database and table. A dump that was read or a copy has other numbers, a base backup
+# that was rolled forward another timeline. So has a standby that took over: it may have missed the last
+# commits, which comes to the same.
+_TIMELINE = "select left(pg_walfile_name(pg_current_wal_lsn()), 8)"
+_PLACE = (
+    "select concat_ws('/', (select system_identifier from pg_control_system()),"
+    " (select oid from pg_database where datname = current_database()), 'meta'::regclass::oid)"
+)
+_HOME = "select max(value) filter (where key = 'home') as home from meta"
+_MOVED_IN = (
+    "insert into meta (key, value) values ('home', $1)"
+    " on conflict (key) do update set value = excluded.value"
+)
+_MOVED_OUT = "delete from meta where key = 'home'"
+_RAISE = "update meta set value = cast(cast(value as bigint) + 1 as text) where key = 'epoch'"
+_SINCE = (
+    "insert into meta (key, value) values ('epoch_at', $1)"
+    " on conflict (key) do update set value = excluded.value"
+)
 
 
 async def look(source: Source) -> Meta | None:
@@ -69,11 +93,44 @@ async def prepare(source: Source, schema: Schema, *, create: bool, now: int) -> 
         check_meta("the database", meta, schema)
         if meta.version < schema.version:
             await _upgrade(connection, schema)
+        meta = await _recognize(connection, meta, now)
     except BaseException:
         await source.drop(connection)
         raise
     await source.give_back(connection)
     return meta.identity
+
+
+async def _recognize(connection: "asyncpg.Connection[Any]", meta: Meta, now: int) -> Meta:
+    """A ledger that stands elsewhere than it did was restored, and may have forgotten what it ran: its
+    epoch is raised before anything is admitted."""
+    home = f"{await connection.fetchval(_PLACE)} {await connection.fetchval(_TIMELINE)}"
+    if await connection.fetchval(_HOME) == home:
+        return meta
+    async with connection.transaction():
+        await connection.execute(_LOCK)
+        if await connection.fetchval(_HOME) != home:
+            await connection.execute(_RAISE)
+            await connection.execute(_SINCE, str(now))
+            await connection.execute(_MOVED_IN, home)
+            _log.warning(
+                "the ledger was restored or moved: what it may have forgotten is not repeated",
+                cause="restored",
+            )
+    found = await read_meta(connection)
+    assert found is not None
+    return found
+
+
+async def still_there(connection: "asyncpg.Connection[Any]", missing: bool) -> bool:
+    """Whether the ledger stands where this process opened it. `missing`: a commit of this process is
+    not in it any more, which only a restore explains; whoever opens it next is told."""
+    if missing:
+        await connection.execute(_MOVED_OUT)
+        return False
+    home = await connection.fetchval(_HOME)
+    place = await connection.fetchval(_PLACE)
+    return home is not None and home.partition(" ")[0] == place
 
 
 async def read_meta(connection: "asyncpg.Connection[Any]") -> Meta | None:
@@ -122,6 +179,8 @@ async def _create(
         await connection.executemany(
             "insert into meta (key, value) values ($1, $2)", [*meta.rows(), ("position", "0")]
         )
+        home = f"{await connection.fetchval(_PLACE)} {await connection.fetchval(_TIMELINE)}"
+        await connection.execute(_MOVED_IN, home)
     return meta
 
 
