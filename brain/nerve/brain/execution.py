@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from nerve.brain.ledger import queries
 from nerve.brain.ledger.claim import release_threads
 from nerve.brain.ledger.definitions import Changed, Offer, offer
-from nerve.brain.ledger.inquiries import Patience
+from nerve.brain.ledger.inquiries import OPEN_CALL, Patience
 from nerve.brain.ledger.seats import sit
 from nerve.brain.schedule.frames import WARM_FRAMES_MAX, Frames
 from nerve.brain.schedule.intake import Intake
@@ -17,15 +17,19 @@ from nerve.brain.schedule.scheduler import Scheduler
 from nerve.brain.tools.remote import RemoteExecutor
 from nerve.brain.tools.routes import Routes
 from nerve.common.broker.port import Broker
+from nerve.common.held import Held
 from nerve.common.inbox import InboxLoop
+from nerve.common.large import Collector, Large
 from nerve.common.lease import Host, Hosts
 from nerve.common.lifecycle import Loop, Scan
 from nerve.common.logs import get_log
 from nerve.common.outbox import Relay
 from nerve.common.wakeups import Subscription
 from nerve.protocol import topics
+from nerve.protocol.envelope import open_envelope
 from nerve.protocol.errors import BindingMismatch
 from nerve.protocol.executor import Executor
+from nerve.protocol.identity import turn_of
 from nerve.protocol.updates import OutputPageUpdate
 
 if TYPE_CHECKING:
@@ -74,6 +78,15 @@ class Execution:
             group_max=settings.bundle_envelopes_max,
             publish_seconds=settings.publish_seconds,
         )
+        self.large: Large | None = None
+        if runtime.objects is not None:
+            self.large = Large(
+                runtime.objects,
+                runtime.ledger,
+                inline_bytes=settings.envelope_inline_bytes_max,
+                bytes_max=settings.arguments_bytes_max,
+                clock=runtime.clock,
+            )
         self.pages: list[Callable[[OutputPageUpdate], None]] = []
         self._loops: list[Loop] = []
         self._claims: Loop | None = None
@@ -116,6 +129,7 @@ class Execution:
             wake=runtime.wake,
             seat=runtime.backend.seat,
             pages=self._page,
+            large=self.large,
         )
         await self._open_executors()
         await self._start_loops(patience)
@@ -193,6 +207,7 @@ class Execution:
                 scan_seconds=settings.scan_seconds,
             )
         )
+        scans += self._of_objects()
         self._loops = [Loop(scan, clock=runtime.clock) for scan in scans]
         self._claims = Loop(self.scheduler, clock=runtime.clock)
         wakeups = runtime.backend.wakeups
@@ -201,6 +216,30 @@ class Execution:
         self._bells.append(wakeups.listen("brain:cancelled:*", self._interrupt))
         for loop in [*self._loops, self._claims]:
             await loop.start()
+
+    def _of_objects(self) -> list[Scan]:
+        ledger, clock = self._runtime.ledger, self._runtime.clock
+        settings = self._runtime.settings
+        scans: list[Scan] = [
+            Held(
+                ledger,
+                self.intake.again,
+                clock=clock,
+                tries_max=settings.inbox_tries_max,
+                scan_seconds=settings.scan_seconds,
+                given_up=self._told,
+            )
+        ]
+        if self.large is not None:
+            grace = settings.object_grace_seconds
+            scans.append(
+                Collector(self.large.store, ledger, OPEN_CALL, grace_seconds=grace, clock=clock)
+            )
+        return scans
+
+    async def _told(self, raw: bytes, reason: str) -> None:
+        """`why` reads it where it stands: whoever watches its Turn may look again."""
+        self._runtime.notify(turn_of(open_envelope(raw).execution))
 
     def poke(self) -> None:
         """Look for READY Threads now."""

@@ -27,6 +27,7 @@ from nerve.brain.watch import Watch
 from nerve.common.broker.port import Broker
 from nerve.common.lifecycle import Backoff
 from nerve.common.logs import get_log
+from nerve.common.objects.port import ObjectStore
 from nerve.common.settings import Settings
 from nerve.common.sql import Ledger, Row, Tx
 from nerve.protocol.content import Content
@@ -65,6 +66,7 @@ class DurableRuntime:
         emit: Emit | None = None,
         fresh: bool = False,
         warm_frames: int | None = None,
+        objects: ObjectStore | None = None,
     ) -> None:
         """Nothing is opened before `start` (or `async with`).
 
@@ -72,6 +74,8 @@ class DurableRuntime:
             agents: definitions that this host runs; none makes it an API-only host.
             executors: by route; a `broker` makes one for every other route.
             fresh: take changed bindings under an unchanged version although Turns hold the old.
+            objects: the open store that this Brain shares with its Hands; without one, arguments and
+                results must fit into a message.
             warm_frames: Threads kept in memory between Runs; 0 restores every Run from the ledger.
         """
         self.backend = backend
@@ -98,6 +102,7 @@ class DurableRuntime:
         self._emit: Emit = emit or (lambda turn, kind, body: None)
         self._fresh = fresh
         self._warm_frames = warm_frames
+        self.objects = objects
         self._renewal: asyncio.Task[None] | None = None
         self.execution: Execution | None = None
 
@@ -176,6 +181,7 @@ class DurableRuntime:
             classify=self._classify,
             policy=self._policy,
             first_inquiry_ms=self.first_inquiry_ms,
+            large=execution.large,
         )
 
     async def drain(self, seconds: float | None = None) -> bool:

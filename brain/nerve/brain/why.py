@@ -83,7 +83,10 @@ async def status(tx: Tx, id: str, *, now: int) -> TurnStatus:
     """Raises UnknownTurn."""
     turn = await queries.turn(tx, id)
     intents = await queries.intents(tx, id)
-    open_intents = [_open(row) for row in intents if row["state"] == "OPEN"]
+    kept = {row["execution"]: row for row in await queries.kept_updates(tx, id)}
+    open_intents = [
+        _open(row, kept.get(row["execution"])) for row in intents if row["state"] == "OPEN"
+    ]
     reasons, why = await _reasons(tx, turn, open_intents, now)
     why += filter(None, map(_ended_badly, intents))
     definition = parse_definition(turn["definition"])
@@ -166,14 +169,25 @@ async def _ready(tx: Tx, turn: Row, now: int, reasons: list[Reason], why: list[s
     why.append(f"No live host offers the agent {named}; `nerve brain app.py` starts one.")
 
 
-def _open(row: Row) -> OpenExecution:
+def _open(row: Row, kept: Row | None) -> OpenExecution:
     return OpenExecution(
         execution=row["execution"],
         tool=row["tool"],
         route=row["route"] or "",
         outcome=row["outcome"],
-        said=_said(row),
+        said=_said(row) if kept is None else _said_of_kept(row, kept),
         cancel_requested=row["cancel_requested_at"] is not None,
+    )
+
+
+def _said_of_kept(row: Row, kept: Row) -> str:
+    """Its result has come and cannot be recorded."""
+    said = f"The result of {row['tool']} ({row['execution']}) has come and is"
+    if kept["state"] == "HELD":
+        return f"{said} held back, to be tried again: {brief(kept['reason'])}"
+    return (
+        f"{said} quarantined after {kept['tries']} tries: {brief(kept['reason'])}."
+        f" It goes on when that is mended; `nerve quarantine replay {row['execution']}` tries at once."
     )
 
 
@@ -186,6 +200,8 @@ def _said(row: Row) -> str:
             f" `nerve reconcile {execution}`."
         )
     cancel = " A cancel was requested and is not confirmed." if row["cancel_requested_at"] else ""
+    if row["outcome"] == "REQUESTED" and row["reason"]:
+        return f"{tool} ({execution}) was sent to the route {route}: {row['reason']}.{cancel}"
     if row["outcome"] == "REQUESTED":
         said = f"{tool} ({execution}) was sent to the route {route}; no Hands has confirmed it yet"
         if row["inquiries"]:

@@ -24,6 +24,7 @@ _log = get_log("nerve.common.inbox")
 
 REFUSED_ROWS_MAX = 10_000
 HEAD_BYTES = 512
+REASON_MAX = 1000
 ASIDE_SECONDS = 0.5
 
 HOLD = sql(
@@ -40,9 +41,33 @@ DUE = sql(
     " where state = 'HELD' and next_at <= :now order by next_at limit :limit"
 )
 RETRY = sql(
-    "update inbox set tries = tries + 1, next_at = :next_at"
+    "update inbox set tries = tries + 1, next_at = :next_at where execution = :execution"
+    " and sequence = :sequence and state = 'HELD' and tries = :tries"
+)
+UNCOUNT = sql(
+    "update inbox set tries = tries - 1, reason = :reason"
+    " where execution = :execution and sequence = :sequence and state = 'HELD' and tries > 0"
+)
+SET_ASIDE = sql(
+    "update inbox set state = 'QUARANTINED', reason = :reason"
     " where execution = :execution and sequence = :sequence and state = 'HELD'"
 )
+DONE = sql(
+    "delete from inbox where execution = :execution and sequence = :sequence and state = :state"
+)
+KEPT = sql(
+    "select execution, sequence, state, reason, envelope, tries, next_at, received_at from inbox"
+    " where execution = :execution order by sequence"
+)
+QUARANTINED = sql(
+    "select execution, sequence, state, reason, envelope, tries, next_at, received_at from inbox"
+    " where state = 'QUARANTINED' order by received_at, execution, sequence limit :limit"
+)
+REPLAY = sql(
+    "update inbox set state = 'HELD', tries = 0, next_at = :now"
+    " where execution = :execution and state = 'QUARANTINED'"
+)
+DROP = sql("delete from inbox where execution = :execution and state = 'QUARANTINED'")
 QUARANTINE = sql(
     "insert into inbox (execution, sequence, state, reason, envelope, tries, next_at, received_at)"
     " values (:execution, :sequence, 'QUARANTINED', :reason, :envelope, 0, 0, :now)"
@@ -87,9 +112,103 @@ async def due(tx: Tx, *, now: int, limit: int) -> Sequence[Row]:
     return await tx.all(DUE, now=now, limit=limit)
 
 
-async def retry_later(tx: Tx, *, execution: str, sequence: int, next_at: int) -> None:
-    """Count a try, before it is made: an envelope that kills its host is counted too."""
-    await tx.run(RETRY, execution=execution, sequence=sequence, next_at=next_at)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Try:
+    """One try of a held envelope that had `tries` before."""
+
+    execution: str
+    sequence: int
+    tries: int
+    next_at: int = 0
+    reason: str = ""
+
+
+@law("common.inbox.begin_try", keys=lambda unit: (unit.execution,))
+async def begin_try(tx: Tx, unit: Try) -> bool:
+    """Count a try, before it is made: an envelope that kills its host is counted too.
+
+    False where another host makes it, or it is held no more.
+    """
+    return bool(
+        await tx.run(
+            RETRY,
+            execution=unit.execution,
+            sequence=unit.sequence,
+            tries=unit.tries,
+            next_at=unit.next_at,
+        )
+    )
+
+
+@law("common.inbox.uncount", keys=lambda unit: (unit.execution,))
+async def uncount(tx: Tx, unit: Try) -> None:
+    """The try told nothing about the envelope: what it needs was out of reach."""
+    await tx.run(
+        UNCOUNT, execution=unit.execution, sequence=unit.sequence, reason=unit.reason[:REASON_MAX]
+    )
+
+
+@law("common.inbox.give_up", keys=lambda unit: (unit.execution,))
+async def give_up(tx: Tx, unit: Try) -> None:
+    """It was tried often enough: from here on it waits for a person."""
+    await tx.run(
+        SET_ASIDE, execution=unit.execution, sequence=unit.sequence, reason=unit.reason[:REASON_MAX]
+    )
+
+
+@law("common.inbox.done", keys=lambda unit: (unit.execution,))
+async def done(tx: Tx, unit: Try) -> None:
+    """It stands where it belongs, whatever state it was kept in."""
+    for state in ("HELD", "QUARANTINED"):
+        await tx.run(DONE, execution=unit.execution, sequence=unit.sequence, state=state)
+
+
+@law("common.inbox.replay", keys=lambda unit: (unit.execution,))
+async def replay(tx: Tx, unit: Try) -> int:
+    """A person wants it tried again from `next_at` on; how many envelopes that are."""
+    return await tx.run(REPLAY, execution=unit.execution, now=unit.next_at)
+
+
+@law("common.inbox.drop", keys=lambda unit: (unit.execution,))
+async def drop(tx: Tx, unit: Try) -> int:
+    """A person gives it up; how many envelopes that are."""
+    return await tx.run(DROP, execution=unit.execution)
+
+
+async def kept(tx: Tx, execution: str) -> Sequence[Row]:
+    """What is held or quarantined of one execution."""
+    return await tx.all(KEPT, execution=execution)
+
+
+async def quarantined(tx: Tx, limit: int) -> Sequence[Row]:
+    """The oldest of what waits for a person."""
+    return await tx.all(QUARANTINED, limit=limit)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hold:
+    """An envelope that is kept until what it needs is there."""
+
+    execution: str
+    sequence: int
+    envelope: bytes
+    reason: str
+    next_at: int
+    now: int
+
+
+@law("common.inbox.hold", keys=lambda unit: (unit.execution,))
+async def keep_back(tx: Tx, unit: Hold) -> None:
+    """Hold it; one that is held or quarantined already stays as it is."""
+    await hold(
+        tx,
+        execution=unit.execution,
+        sequence=unit.sequence,
+        envelope=unit.envelope,
+        reason=unit.reason[:REASON_MAX],
+        next_at=unit.next_at,
+        now=unit.now,
+    )
 
 
 async def quarantine(

@@ -45,6 +45,12 @@ class Settings:
     database_schema: Annotated[
         str, About("PostgreSQL schema of the ledger's tables; empty: the first of the search path")
     ] = ""
+    objects: Annotated[
+        str,
+        About(
+            "object store (s3://bucket/prefix?endpoint=..., file:///folder) that both sides share"
+        ),
+    ] = ""
     log_level: Annotated[str, About("lowest level that is logged")] = "INFO"
     log_json: Annotated[bool, About("log one JSON object a line")] = False
     hints: Annotated[
@@ -120,9 +126,16 @@ class Settings:
     result_bytes_max: Annotated[int, Gt(0), About("largest tool result that is stored")] = (
         4096 * _KIB
     )
+    arguments_bytes_max: Annotated[
+        int, Gt(0), About("largest arguments of one tool call, where there is an object store")
+    ] = 4096 * _KIB
     object_bytes_max: Annotated[int, Gt(0), About("largest object that is stored")] = (
         64 * 1024 * _KIB
     )
+
+    object_grace_seconds: Annotated[
+        float, Gt(0), About("how long an object that nothing refers to is kept")
+    ] = 3600.0
 
     publish_seconds: Annotated[
         float, Gt(0), About("deadline of one publish; afterwards it is sent again")

@@ -26,6 +26,7 @@ from nerve.deploy.hints import hinted, hints_of
 from nerve.deploy.measured import MeasuredBroker
 from nerve.deploy.needs import asked_routes, brain_needs, hands_needs, require
 from nerve.deploy.occupancy import occupied
+from nerve.deploy.stores import opened
 from nerve.hands.worker import WorkerRuntime
 from nerve.protocol.catalog import Catalog
 
@@ -84,12 +85,14 @@ async def brain_host(
         agents = list(agents)
         cell, routes = backend.ledger.identity.id, asked_routes(agents)
         await require(broker, brain_needs(settings.deployment, cell, routes))
+        objects = await stack.enter_async_context(opened(settings, place, clock))
         runtime = DurableRuntime(
             backend,
             agents=agents,
             broker=MeasuredBroker(broker, metrics, "brain", clock),
             settings=settings,
             fresh=fresh,
+            objects=objects,
         )
         stack.push_async_callback(runtime.close)
         await runtime.start()
@@ -126,6 +129,7 @@ async def hands_host(
         asked = function_routes(catalog) if route is None else [route]
         await require(broker, hands_needs(settings.deployment, asked))
         metrics = Metrics()
+        objects = await stack.enter_async_context(opened(settings, place, clock))
         worker = WorkerRuntime(
             hands_storage(settings) if settings.database else place,
             catalog,
@@ -136,6 +140,7 @@ async def hands_host(
             settings=settings,
             wakeups=await hints_of(stack, route or catalog.route, settings, clock)
             or (None if settings.database else wakeups),
+            objects=objects,
         )
         stack.push_async_callback(worker.close)
         await worker.start()
@@ -168,6 +173,7 @@ async def local_host(
         stack.push_async_callback(backend.close)
         if alone:
             stack.enter_context(occupied(backend.directory, alone=True))
+        objects = await stack.enter_async_context(opened(settings, backend.directory, clock))
         workers: dict[str, WorkerRuntime] = {}
         for route in function_routes(catalog) if routes is None else routes:
             worker = WorkerRuntime(
@@ -177,13 +183,19 @@ async def local_host(
                 clock=clock,
                 settings=settings,
                 wakeups=backend.wakeups,
+                objects=objects,
             )
             stack.push_async_callback(worker.close)
             await worker.start()
             workers[route] = worker
         executors = {route: worker.local_executor() for route, worker in workers.items()}
         runtime = DurableRuntime(
-            backend, agents=agents, executors=executors, settings=settings, fresh=fresh
+            backend,
+            agents=agents,
+            executors=executors,
+            settings=settings,
+            fresh=fresh,
+            objects=objects,
         )
         stack.push_async_callback(runtime.close)
         await runtime.start()

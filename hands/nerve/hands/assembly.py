@@ -7,10 +7,13 @@ from typing import final
 from nerve.common.broker.backlog import waiting_on
 from nerve.common.broker.port import Broker
 from nerve.common.clock import Clock
+from nerve.common.held import Held
 from nerve.common.inbox import InboxLoop
+from nerve.common.large import Collector, Large
 from nerve.common.lease import Hosts
 from nerve.common.lifecycle import Loop, Scan
 from nerve.common.logs import get_log
+from nerve.common.objects.port import ObjectStore
 from nerve.common.outbox import Relay
 from nerve.common.settings import Settings
 from nerve.common.sql import Tx
@@ -20,6 +23,7 @@ from nerve.hands.controls import Controls
 from nerve.hands.engine import Engine
 from nerve.hands.intake import Intake
 from nerve.hands.ledger.backend import HandsBackend
+from nerve.hands.ledger.conditions import REPORTED
 from nerve.hands.ledger.missing import offer_key
 from nerve.hands.ledger.release import release_executions
 from nerve.hands.ledger.reports import Speaker
@@ -54,6 +58,7 @@ class Setup:
     broker: Broker | None
     wakeups: Wakeups | None
     authorize: Authorize | None
+    objects: ObjectStore | None
 
 
 @final
@@ -72,6 +77,15 @@ class Assembly:
         self.broker = setup.broker
         self.route = setup.route
         self.deployment = setup.deployment
+        self.large: Large | None = None
+        if setup.objects is not None:
+            self.large = Large(
+                setup.objects,
+                ledger,
+                inline_bytes=self.settings.envelope_inline_bytes_max,
+                bytes_max=self.settings.object_bytes_max,
+                clock=self.clock,
+            )
         self.slots = setup.slots
         self.publisher = Publisher(self.deployment, self.broker)
         identity = ledger.identity
@@ -131,6 +145,7 @@ class Assembly:
             clock=clock,
             metrics=self.metrics,
             ended=self._ended,
+            large=self.large,
         )
         self.starts = Starts(
             ledger,
@@ -155,6 +170,7 @@ class Assembly:
             clock=clock,
             metrics=self.metrics,
             topic=commands(self.deployment, self.route),
+            large=self.large,
             waits=lambda: self._ring(self._waiting_channel()),
         )
         self.controls = Controls(
@@ -271,6 +287,25 @@ class Assembly:
             self.ownership,
             Forgetting(self.ledger, clock=self.clock),
             Census(self.ledger, self.metrics, clock=self.clock, queued=self._queued),
+            Held(
+                self.ledger,
+                self.intake.again,
+                clock=self.clock,
+                tries_max=self.settings.inbox_tries_max,
+                scan_seconds=self.settings.scan_seconds,
+                given_up=self.intake.given_up,
+            ),
+            *self._collectors(),
+        ]
+
+    def _collectors(self) -> list[Scan]:
+        if self.large is None:
+            return []
+        grace = self.settings.object_grace_seconds
+        return [
+            Collector(
+                self.large.store, self.ledger, REPORTED, grace_seconds=grace, clock=self.clock
+            )
         ]
 
     async def _queued(self) -> int:

@@ -6,18 +6,20 @@ restart starts nothing again by itself: whoever releases a dead host decides tha
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import final
 
 from nerve.common import faults
 from nerve.common.clock import Clock
+from nerve.common.large import LOST, Large
 from nerve.common.lease import Host
 from nerve.common.lifecycle import Backoff
 from nerve.common.logs import get_log
 from nerve.common.sql import Ledger
+from nerve.hands.arguments import never_entered, stowed, whole
 from nerve.hands.ledger.finish import Finish, Observation, finish, observe
-from nerve.hands.ledger.pages import Append, append_output
+from nerve.hands.ledger.pages import Append, Page, append_output
 from nerve.hands.ledger.release import Abandon, abandon
 from nerve.hands.ledger.reports import Speaker
 from nerve.hands.metrics import HandsMetrics
@@ -28,7 +30,8 @@ from nerve.hands.slots import Slots
 from nerve.protocol.binding import ToolBinding
 from nerve.protocol.commands import StartCommand
 from nerve.protocol.errors import NerveError, Unavailable, WrongLedger
-from nerve.protocol.execution import placeholder_result
+from nerve.protocol.execution import ExecutionResult, placeholder_result
+from nerve.protocol.output import OutputSeal
 
 _log = get_log("nerve.hands.engine")
 
@@ -45,6 +48,7 @@ faults.register(
 
 OUTPUT_SECONDS = 0.25
 ALIVE_SECONDS = 0.05
+LOST_TRIES = 5
 
 
 @final
@@ -64,6 +68,7 @@ class Engine:
         clock: Clock,
         metrics: HandsMetrics,
         ended: Callable[[str], object],
+        large: Large | None = None,
     ) -> None:
         self._ledger = ledger
         self._tools = tools
@@ -72,6 +77,7 @@ class Engine:
         self._clock = clock
         self._metrics = metrics
         self._ended = ended
+        self._large = large
         self._running: dict[str, Running] = {}
         self._entered: dict[str, int] = {}
         self._backoff = Backoff(first_seconds=0.05, most_seconds=2.0)
@@ -192,7 +198,7 @@ class Engine:
             await faults.apoint("hands.engine.started")
             if self._closed:
                 await self._hand_back(run)
-            elif await self._may_enter(run):
+            elif await self._has_arguments(run) and await self._may_enter(run):
                 faults.point("hands.engine.before_tool")
                 await self._enter(run)
         except Exception as error:
@@ -202,6 +208,27 @@ class Engine:
                 del self._running[execution]
             self._slots.free(run.binding, run.command.namespace)
             self._ended(execution)
+
+    async def _has_arguments(self, run: Running) -> bool:
+        """Get what stands in the object store; where that is lost, the execution ends without effect."""
+        command = run.command
+        tries = lost = 0
+        while command.arguments_ref is not None and not self._closed:
+            try:
+                run.command = await whole(self._large, command, command.arguments_ref, patient=True)
+                return True
+            except LOST as error:
+                lost += 1
+                if lost == LOST_TRIES:
+                    await self._finish(run, never_entered(error))
+                    return False
+            except Unavailable as error:
+                _log.warning("arguments wait for the object store", cause="fetch", error=error)
+            tries += 1
+            await self._clock.sleep(self._backoff.after(tries))
+        if self._closed:
+            await self._hand_back(run)
+        return not self._closed
 
     async def _may_enter(self, run: Running) -> bool:
         """Whether this host still owns the execution as far as it can know: it may have been frozen."""
@@ -246,19 +273,8 @@ class Engine:
             result = outcome.result
             if seal is not None:
                 result = result.model_copy(update={"output": seal})
-            unit = Finish(
-                id=run.command.execution,
-                host=run.host,
-                token=run.token,
-                attempt=run.attempt,
-                move=outcome.move,
-                result=result,
-                pages=pages,
-                seal=seal,
-                speaker=self._speaker,
-                now=self._clock.now_ms(),
-            )
             try:
+                unit = await self._unit(run, outcome, result, pages, seal)
                 await faults.apoint("hands.engine.before_finish")
                 return await self._ledger.commit(finish, unit)
             except WrongLedger:
@@ -274,6 +290,28 @@ class Engine:
                 if result.placeholder is not None:
                     raise
                 outcome = _storable(outcome, error)
+
+    async def _unit(
+        self,
+        run: Running,
+        outcome: Ended,
+        result: ExecutionResult,
+        pages: Sequence[Page],
+        seal: OutputSeal | None,
+    ) -> Finish:
+        return Finish(
+            id=run.command.execution,
+            host=run.host,
+            token=run.token,
+            attempt=run.attempt,
+            move=outcome.move,
+            result=result,
+            result_ref=await stowed(self._large, run.command, result),
+            pages=pages,
+            seal=seal,
+            speaker=self._speaker,
+            now=self._clock.now_ms(),
+        )
 
     def _observe(self, run: Running, outcome: Ended) -> None:
         if not self._closed:

@@ -1,7 +1,8 @@
 """Takes what arrives: open, authorize, commit, and only then is it acknowledged or run.
 
-Every envelope of a bundle ends in one place: admitted, answered from the ledger, or in the bounded
-`refused` table. Only a ledger that does not answer makes a whole bundle come again.
+Every envelope of a bundle ends in one place: admitted, answered from the ledger, held until its large
+arguments are there, or in the bounded `refused` table. Only a ledger that does not answer makes a whole
+bundle come again.
 """
 
 import asyncio
@@ -12,7 +13,9 @@ from typing import Any, final
 from nerve.common import faults
 from nerve.common.clock import Clock
 from nerve.common.inbox import Refusal, refuse
+from nerve.common.large import Large
 from nerve.common.sql import Ledger
+from nerve.hands.arguments import Arguments
 from nerve.hands.authorize import Gate
 from nerve.hands.engine import Engine
 from nerve.hands.ledger.admit import Admission, Admit, Bar, Command, Verdict, admit, bar
@@ -62,6 +65,7 @@ class Intake:
         metrics: HandsMetrics,
         topic: str,
         waits: Callable[[], object],
+        large: Large | None = None,
     ) -> None:
         self._ledger = ledger
         self._gate = gate
@@ -74,6 +78,7 @@ class Intake:
         self._clock = clock
         self._metrics = metrics
         self._topic = topic
+        self._arguments = Arguments(ledger, large, answers, clock=clock)
         self._draining = False
         self._pending: set[asyncio.Task[None]] = set()
 
@@ -90,6 +95,20 @@ class Intake:
             )
         await self._to_its_end(self._accept(raws))
 
+    async def again(self, raw: bytes) -> bool:
+        """Take in a command that was held. Raises as `accept`, and NerveError where it must wait on."""
+        if self._draining:
+            raise Unavailable("this Hands host is draining", where=self._topic)
+        envelope = await self._arguments.fetched(open_envelope(raw))
+        candidate = await self._checked(envelope, set())
+        if candidate is not None:
+            await self._to_its_end(self._admit([candidate]))
+        return True
+
+    async def given_up(self, raw: bytes, reason: str) -> None:
+        """Tell whoever waits for a command that it waits for a person now."""
+        await self._arguments.tell(open_envelope(raw), quarantined=True, reason=reason)
+
     async def drain(self) -> None:
         """Admit nothing more; wait for admissions that are under way."""
         self._draining = True
@@ -104,7 +123,30 @@ class Intake:
         await asyncio.shield(task)
 
     async def _accept(self, raws: Sequence[bytes]) -> None:
-        candidates = await self._candidates(raws)
+        opened = [each for raw in raws if (each := await self._opened(raw)) is not None]
+        small = [each for each in opened if not self._arguments.stand_elsewhere(each)]
+        await self._admit(await self._candidates(small))
+        large = [self._accept_large(each) for each in opened if each not in small]
+        # Each by itself and few at once: what a bundle refers to need not fit into memory together.
+        for failed in await asyncio.gather(*large, return_exceptions=True):
+            if failed is not None:
+                raise failed
+
+    async def _accept_large(self, envelope: Envelope) -> None:
+        async with self._arguments.room:
+            try:
+                whole = await self._arguments.fetched_or_held(envelope)
+            except BadInput as error:
+                await self._refuse(envelope.raw, error)
+                return
+            if whole is None:
+                return
+            candidate = await self._checked(whole, set())
+            if candidate is not None:
+                await self._admit([candidate])
+            await self._arguments.release(envelope)
+
+    async def _admit(self, candidates: Sequence[_Candidate]) -> None:
         if not candidates:
             return
         host = self._engine.host
@@ -122,30 +164,36 @@ class Intake:
             if verdict.admission not in _DECIDED:
                 await self._answer_or_refuse(each, verdict)
 
-    async def _candidates(self, raws: Sequence[bytes]) -> list[_Candidate]:
-        candidates: list[_Candidate] = []
+    async def _opened(self, raw: bytes) -> Envelope | None:
+        try:
+            envelope = open_envelope(raw)
+            if not isinstance(envelope.body, StartCommand):
+                raise BadInput(f"a {envelope.kind} came as a command", where="kind")
+            return envelope
+        except NerveError as error:
+            await self._refuse(raw, error)
+            return None
+
+    async def _candidates(self, envelopes: Sequence[Envelope]) -> list[_Candidate]:
         seen: set[str] = set()
-        for raw in raws:
-            try:
-                envelope = open_envelope(raw)
-                command = envelope.body
-                if not isinstance(command, StartCommand):
-                    raise BadInput(f"a {envelope.kind} came as a command", where="kind")
-            except NerveError as error:
-                await self._refuse(raw, error)
-                continue
-            try:
-                await self._gate.check(envelope)
-            except Unavailable:
-                raise
-            except NerveError as error:
-                await self._refuse(raw, error)
-                await self._bar(command, error, envelope.namespace)
-                continue
-            first = command.execution not in seen
-            seen.add(command.execution)
-            candidates.append(self._candidate(envelope, command, may_start=first))
-        return candidates
+        checked = [await self._checked(envelope, seen) for envelope in envelopes]
+        return [each for each in checked if each is not None]
+
+    async def _checked(self, envelope: Envelope, seen: set[str]) -> _Candidate | None:
+        """Authorized, and with a slot where there is one; None where it was refused."""
+        command = envelope.body
+        assert isinstance(command, StartCommand)
+        try:
+            await self._gate.check(envelope)
+        except Unavailable:
+            raise
+        except NerveError as error:
+            await self._refuse(envelope.raw, error)
+            await self._bar(command, error, envelope.namespace)
+            return None
+        first = command.execution not in seen
+        seen.add(command.execution)
+        return self._candidate(envelope, command, may_start=first)
 
     def _candidate(
         self, envelope: Envelope, command: StartCommand, *, may_start: bool

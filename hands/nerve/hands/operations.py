@@ -354,7 +354,7 @@ def _view(row: Row) -> UnknownExecutionView:
         namespace=row["namespace"],
         tool=row["tool"],
         tool_version=row["tool_version"],
-        arguments=command.arguments if isinstance(command, StartCommand) else {},
+        arguments=_arguments(command) if isinstance(command, StartCommand) else {},
         attempt=row["attempt"],
         host=row["host"],
         code=row["code"],
@@ -362,6 +362,12 @@ def _view(row: Row) -> UnknownExecutionView:
         started_at=row["started_at"],
         unknown_since=row["ended_at"],
     )
+
+
+def _arguments(command: StartCommand) -> dict[str, Any]:
+    """What it was called with; of large ones, where they stand."""
+    ref = command.arguments_ref
+    return command.arguments if ref is None else {"stored": f"{ref.scope}/{ref.digest}"}
 
 
 def _receipt(row: Row) -> ReconciliationReceipt:

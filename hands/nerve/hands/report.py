@@ -23,7 +23,7 @@ from nerve.protocol.commands import parse_address
 from nerve.protocol.controls import ReadOutput
 from nerve.protocol.envelope import open_envelope
 from nerve.protocol.errors import BadInput, TooLarge
-from nerve.protocol.execution import Effect, ExecutionResult, ExecutionState
+from nerve.protocol.execution import Effect, ExecutionState
 from nerve.protocol.output import PAGE_BYTES_MAX, OutputPage, OutputSeal
 from nerve.protocol.updates import (
     Absence,
@@ -213,6 +213,7 @@ class Answers:
 
     def _snapshot(self, row: Row, found: Present) -> SnapshotUpdate:
         now = self._clock.now_ms()
+        last = _update_of(found.last)
         waits = waits_for(row, self._progresses.obstacle)
         return SnapshotUpdate(
             execution=row["id"],
@@ -220,7 +221,8 @@ class Answers:
             state=ExecutionState(row["state"]),
             effect=Effect(row["effect"]),
             attempt=row["attempt"],
-            result=_result_of(found.last),
+            result=None if last is None else last.result,
+            result_ref=None if last is None else last.result_ref,
             code=row["code"] or ("waiting" if waits else None),
             reason=row["reason"] or waits,
             host=row["host"] or self._speaker.host,
@@ -316,11 +318,11 @@ class Answers:
             self._tasks.pop(cell, None)
 
 
-def _result_of(raw: bytes | None) -> ExecutionResult | None:
+def _update_of(raw: bytes | None) -> ExecutionUpdate | None:
     if raw is None:
         return None
     body = open_envelope(raw).body
-    return body.result if isinstance(body, ExecutionUpdate) else None
+    return body if isinstance(body, ExecutionUpdate) else None
 
 
 def check_namespace(row: Row, namespace: str) -> None:

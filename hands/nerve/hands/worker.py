@@ -8,6 +8,7 @@ from nerve.common.broker.port import Broker
 from nerve.common.clock import Clock, SystemClock
 from nerve.common.lease import Host, Hosts
 from nerve.common.logs import get_log
+from nerve.common.objects.port import ObjectStore
 from nerve.common.place import StateDirectory
 from nerve.common.settings import Settings
 from nerve.common.sql import Ledger
@@ -35,7 +36,8 @@ class WorkerRuntime:
 
     With a `broker` it consumes the route's commands and controls; `local_executor()` serves a Brain in
     this process; both may be used at once. Broker and wakeups are borrowed; the ledger is opened here:
-    in a state directory, or wherever a `HandsStorage` says.
+    in a state directory, or wherever a `HandsStorage` says. `objects` is the open store that it shares
+    with its Brains: without one, arguments and results must fit into a message.
     `async with` drains at the end (at most `drain_seconds`) and then closes.
     """
 
@@ -54,6 +56,7 @@ class WorkerRuntime:
         wakeups: Wakeups | None = None,
         tools: Tools | None = None,
         missing_seconds: float = MISSING_SECONDS,
+        objects: ObjectStore | None = None,
     ) -> None:
         self.route = route or catalog.route
         self.settings = settings or Settings()
@@ -68,6 +71,7 @@ class WorkerRuntime:
         self._wakeups = wakeups
         self._tools = tools
         self._missing_seconds = missing_seconds
+        self._objects = objects
         self._parts: Assembly | None = None
         self._draining: asyncio.Task[None] | None = None
         self._closing: asyncio.Task[None] | None = None
@@ -181,6 +185,7 @@ class WorkerRuntime:
             broker=self._broker,
             wakeups=self._wakeups or backend.wakeups,
             authorize=self._authorize,
+            objects=self._objects,
         )
 
     def _storage(self) -> HandsStorage:
@@ -195,5 +200,9 @@ class WorkerRuntime:
             route=self.route,
             clock=self._clock,
             threads=self.settings.tool_threads,
-            result_bytes=min(self.settings.result_bytes_max, RESULT_BYTES_MAX),
+            result_bytes=self._result_bytes(),
         )
+
+    def _result_bytes(self) -> int:
+        limit = self.settings.result_bytes_max
+        return limit if self._objects is not None else min(limit, RESULT_BYTES_MAX)

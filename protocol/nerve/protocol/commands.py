@@ -1,8 +1,8 @@
 """Work asked of Hands: the one command that may start a tool."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
-from pydantic import Field, JsonValue
+from pydantic import Field, JsonValue, model_validator
 
 from nerve.protocol.canonical import digest
 from nerve.protocol.identity import (
@@ -13,6 +13,7 @@ from nerve.protocol.identity import (
     ToolField,
     TurnField,
 )
+from nerve.protocol.objects import ObjectRef
 from nerve.protocol.wire import Digest, Millis, Ordinal, Wire
 
 
@@ -60,6 +61,8 @@ class StartCommand(Wire):
     tool_version: NameField
     binding_digest: Digest
     arguments: Annotated[dict[str, JsonValue], Field(max_length=4096)]
+    arguments_ref: ObjectRef | None = None
+    """Where large arguments stand, in canonical JSON; then `arguments` is empty."""
     request_digest: Digest
     origin: Origin
     reply_to: ReplyTo
@@ -68,6 +71,16 @@ class StartCommand(Wire):
     admit_before: Millis
     known_ledger: KnownLedger | None = None
     """A ledger that began after this was issued, and is not that one, cannot know whether it ran."""
+
+    def with_arguments(self, arguments: dict[str, JsonValue]) -> Self:
+        """The same command with the arguments that `arguments_ref` names."""
+        return self.model_copy(update={"arguments": arguments, "arguments_ref": None})
+
+    @model_validator(mode="after")
+    def _once(self) -> Self:
+        if self.arguments_ref is not None and self.arguments:
+            raise ValueError("a command has arguments or arguments_ref, not both")
+        return self
 
 
 def request_digest(

@@ -6,7 +6,7 @@ sealed before anything reads its body. Trace context stands outside the digest.
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Annotated, Any, Final, Literal
 
@@ -44,7 +44,6 @@ from nerve.protocol.identity import (
     RouteField,
     new_uuid7,
 )
-from nerve.protocol.objects import ObjectRef
 from nerve.protocol.updates import (
     ExecutionUpdate,
     NotFoundUpdate,
@@ -132,27 +131,20 @@ class Header(Wire):
     sequence: Count
     issued_at: Millis
     digest: Digest
-    body_ref: ObjectRef | None = None
     trace: TraceField | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Envelope:
-    """An opened or sealed message. `body` is absent only while `header.body_ref` is unresolved."""
+    """An opened or sealed message. Of a large value its body holds a reference."""
 
     header: Header
-    content: Body | None
+    body: Body
     raw: bytes
 
-    @property
-    def body(self) -> Body:
-        if self.content is None:
-            raise BadInput(
-                "the body stands in the object store",
-                where=self.header.id,
-                next_step="Fetch body_ref and call resolve",
-            )
-        return self.content
+    def with_body(self, body: Body) -> "Envelope":
+        """The same message whose large value was fetched; `raw` stays as it came."""
+        return replace(self, body=body)
 
     @property
     def kind(self) -> Kind:
@@ -247,47 +239,16 @@ def open_envelope(raw: bytes, *, version: Version = CURRENT) -> Envelope:
     if len(raw) > ENVELOPE_BYTES_MAX:
         raise TooLarge(
             f"an envelope of {len(raw)} bytes; the limit is {ENVELOPE_BYTES_MAX}",
-            next_step="Move the body to the object store and send body_ref",
+            next_step="Put the large value into the object store and send its reference",
         )
     fields, raw = _read(raw)
     newer = _tolerated(version, fields.get("protocol"), fields.get("version"))
     absent = "body" not in fields
     body = fields.pop("body", None)
     header = _header(fields, tolerant=newer)
-    if absent == (header.body_ref is None):
-        raise BadInput(
-            "an envelope has either body or body_ref", where="/body", next_step="Send one of them"
-        )
     if absent:
-        _model(header)
-        return Envelope(header, None, raw)
+        raise BadInput("the envelope has no body", where="/body", next_step="Send it whole")
     return Envelope(header, _opened(header, canonical_bytes(body), newer), raw)
-
-
-def offload(envelope: Envelope, ref: ObjectRef) -> Envelope:
-    """The same message with its body in the object store, under the body's own digest."""
-    if ref.digest != envelope.digest:
-        raise DigestMismatch(f"the object {ref.digest} is not this body", where=envelope.id)
-    fields, _ = _read(envelope.raw)
-    del fields["body"]
-    fields["body_ref"] = ref.to_json()
-    return Envelope(_header(dict(fields), tolerant=True), None, canonical_bytes(fields))
-
-
-def resolve(envelope: Envelope, body: bytes, *, version: Version = CURRENT) -> Envelope:
-    """The message with the body that its `body_ref` names."""
-    ref = envelope.header.body_ref
-    if ref is None or len(body) != ref.bytes:
-        raise DigestMismatch(f"the object of {len(body)} bytes is not the body", where=envelope.id)
-    newer = _tolerated(version, PROTOCOL, envelope.version)
-    read_strict(body, where="/body", depth_max=_DEPTH_MAX)
-    return Envelope(envelope.header, _opened(envelope.header, body, newer), envelope.raw)
-
-
-def body_bytes(envelope: Envelope) -> bytes:
-    """The canonical body as it was sealed, for the object store."""
-    fields, _ = _read(envelope.raw)
-    return canonical_bytes(fields["body"])
 
 
 def bundle(raws: Sequence[bytes]) -> bytes:

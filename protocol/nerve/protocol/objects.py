@@ -1,5 +1,6 @@
-"""A scoped, digest-checked reference to a body that is stored elsewhere."""
+"""A scoped, digest-checked reference to a value that is stored elsewhere."""
 
+from enum import StrEnum
 from typing import Annotated
 
 from pydantic import StringConstraints
@@ -15,3 +16,21 @@ class ObjectRef(Wire):
     scope: Scope
     digest: Digest
     bytes: Count
+
+
+class Holds(StrEnum):
+    """Which value of an execution an object holds."""
+
+    ARGUMENTS = "arguments"
+    RESULT = "result"
+
+
+def value_scope(namespace: str, session: str, execution: str, holds: Holds) -> str:
+    """Where a large value of one execution stands: it belongs to its Session, and to nobody else."""
+    return f"{namespace}/{session}/{execution}/{holds}"
+
+
+def belongs(ref: ObjectRef, *, namespace: str, execution: str, holds: Holds) -> bool:
+    """Whether a reference names this very value; that of another tenant or execution does not."""
+    parts = ref.scope.split("/")
+    return len(parts) == 4 and (parts[0], *parts[2:]) == (namespace, execution, holds)

@@ -8,6 +8,7 @@ from pydantic import model_validator
 from nerve.protocol.errors import NerveError
 from nerve.protocol.execution import Effect, ExecutionResult, ExecutionState, check_effect
 from nerve.protocol.identity import ExecutionField, NameField
+from nerve.protocol.objects import ObjectRef
 from nerve.protocol.output import OutputPage, OutputSeal
 from nerve.protocol.wire import Code, Count, Digest, Millis, Ordinal, Reason, Wire
 
@@ -33,6 +34,8 @@ class _State(Wire):
     attempt: Count
     """0 until the first start."""
     result: ExecutionResult | None = None
+    result_ref: ObjectRef | None = None
+    """Where a large result stands, in canonical JSON; then there is no `result`."""
     code: Code | None = None
     reason: Reason | None = None
     host: NameField
@@ -45,13 +48,20 @@ class _State(Wire):
     older_commands_arriving: bool = False
     """Older commands of the route are still coming in: do not repeat yours yet."""
 
+    def with_result(self, result: ExecutionResult) -> Self:
+        """The same update with the result that `result_ref` names."""
+        return self.model_copy(update={"result": result, "result_ref": None})
+
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         try:
             check_effect(self.state, self.effect)
         except NerveError as error:
             raise ValueError(str(error)) from None
-        if self.result is not None and not self.state.is_terminal:
+        if self.result is not None and self.result_ref is not None:
+            raise ValueError("an update has result or result_ref, not both")
+        has_result = self.result is not None or self.result_ref is not None
+        if has_result and not self.state.is_terminal:
             raise ValueError(f"a result comes with a terminal state, not with {self.state}")
         return self
 
@@ -72,6 +82,8 @@ class Absence(StrEnum):
     NOT_ADMITTED = "not_admitted"
     REFUSED = "refused"
     FORGOTTEN = "forgotten"
+    HELD = "held"
+    """The command is here and kept, and cannot be admitted yet: `reason` says what it waits for."""
 
 
 class NotFoundUpdate(Wire):

@@ -12,6 +12,7 @@ import pytest
 from nerve.brain.handles import Turn
 from nerve.brain.state.turn import TurnPhase
 from nerve.brain.views import ToolView
+from nerve.common.settings import Settings
 from nerve.protocol.execution import RESULT_BYTES_MAX
 from nerve.protocol.output import PageKind
 from support import hostile
@@ -89,15 +90,15 @@ async def test_a_result_that_is_no_json_is_a_success_and_an_exception_is_unconfi
 
 @pytest.mark.report("U51", "U52")
 async def test_a_result_over_the_limit_fails_once_with_size_and_limit(tmp_path: Path) -> None:
-    sizes = [RESULT_BYTES_MAX - 2, RESULT_BYTES_MAX - 1, 1 * MIB, 5 * MIB, 50 * MIB]
+    limit = Settings().result_bytes_max
+    fit = [RESULT_BYTES_MAX, 1 * MIB, 3 * MIB]
+    sizes = [*fit, limit - 1, 5 * MIB, 50 * MIB]
     async with world(tmp_path) as (at, here):
         views = [await call(here, f"s-{size}", "large", size=size) for size in sizes]
         assert [outcome(view) for view in views] == [("SUCCEEDED", "completed")] * len(sizes)
-        assert len(str(views[0].text)) == sizes[0]
-        for size, view in zip(sizes[1:], views[1:], strict=True):
-            assert f"a result of {size + 2} bytes; the limit is {RESULT_BYTES_MAX}" in str(
-                view.text
-            )
+        assert [len(str(view.text)) for view in views[: len(fit)]] == fit
+        for size, view in zip(sizes[len(fit) :], views[len(fit) :], strict=True):
+            assert f"a result of {size + 2} bytes; the limit is {limit}" in str(view.text)
         assert len(at.effects) == len(sizes)
 
 

@@ -42,7 +42,7 @@ def with_body(command: StartCommand, asker: Asker, **body: Any) -> bytes:
     fields = orjson.loads(asker.seal(command))
     fields["body"] |= body
     fields["digest"] = digest(canonical_bytes(fields["body"]))
-    return orjson.dumps(fields)
+    return canonical_bytes(fields)
 
 
 def damaged(asker: Asker) -> Wanted:
@@ -71,8 +71,8 @@ def forged(asker: Asker) -> Wanted:
     whole = asker.seal(command)
     zero = "sha256:" + "0" * 64
     long_id = "c" * 401
-    reference = {"scope": "other/session", "digest": zero, "bytes": 10}
-    without_body = {k: v for k, v in orjson.loads(whole).items() if k != "body"}
+    scope = f"other/s-1/{command.execution}/arguments"
+    reference = {"scope": scope, "digest": zero, "bytes": 10}
     return {
         "changed body": (whole.replace(b'"word":"x"', b'"word":"y"'), "digest_mismatch"),
         "wrong digest": (changed(command, asker, digest=zero), "digest_mismatch"),
@@ -91,11 +91,11 @@ def forged(asker: Asker) -> Wanted:
             "bad_input",
         ),
         "a reference besides the body": (
-            changed(command, asker, body_ref=reference),
+            with_body(command, asker, arguments_ref=reference),
             "bad_input",
         ),
         "a reference of another session": (
-            canonical_bytes(without_body | {"body_ref": reference}),
+            with_body(command, asker, arguments={}, arguments_ref=reference),
             "bad_input",
         ),
         "a control": (asker.query(command.execution), "bad_input"),

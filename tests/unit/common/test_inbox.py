@@ -87,7 +87,9 @@ async def test_a_try_is_counted_before_it_is_made_and_the_last_one_quarantines(
     assert await ledger.read(due) == [2]
 
     async def later(tx: Tx) -> None:
-        await inbox.retry_later(tx, execution="e", sequence=2, next_at=100)
+        unit = inbox.Try(execution="e", sequence=2, tries=0, next_at=100)
+        # Whoever comes second with the same count finds that the try is another's.
+        assert [await inbox.begin_try.apply(tx, unit) for _ in range(2)] == [True, False]
 
     await ledger.commit(apply, later)
     assert await ledger.read(due) == []

@@ -12,6 +12,7 @@ from nerve.brain.ledger.step_unit import SETTLE, Advance, Next, Verdict
 from nerve.brain.state.run import RunState, StepState
 from nerve.brain.state.thread import ThreadPhase
 from nerve.brain.state.turn import TERMINAL, TurnPhase
+from nerve.common.large import refer
 from nerve.common.outbox import put
 from nerve.common.sql import Tx, law, sql
 
@@ -75,6 +76,7 @@ async def advance(tx: Tx, unit: Advance) -> Verdict:
     phase = await _fence(tx, unit)
     if isinstance(phase, Verdict):
         return phase
+    await refer(tx, unit.objects, now=unit.now)
     await _write_checkpoint(tx, unit)
     await _write_intents(tx, unit)
     await _write_turn(tx, unit)

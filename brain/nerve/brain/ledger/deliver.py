@@ -136,6 +136,9 @@ async def _apply_held(tx: Tx, unit: Deliver, delivered: Delivered) -> Delivered:
         if intent is None or intent["state"] != "OPEN" or row["sequence"] > intent["sequence"] + 1:
             break
         update = open_envelope(row["envelope"]).body
+        assert isinstance(update, ExecutionUpdate | SnapshotUpdate)
+        if update.result_ref is not None:
+            break  # Its result has to be fetched first: the scan of held messages does that.
         assert isinstance(update, ExecutionUpdate)
         if update.sequence == intent["sequence"] + 1:
             delivered = await apply(tx, intent, update, unit)

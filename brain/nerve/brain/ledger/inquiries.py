@@ -60,6 +60,10 @@ CALL_UNKNOWN = sql(
     " next_inquiry_at = :next_at where execution = :execution and state = 'OPEN'"
     " and outcome <> 'UNKNOWN'"
 )
+HELD = sql(
+    "update intent set reason = :reason where execution = :execution and state = 'OPEN'"
+    " and outcome = 'REQUESTED'"
+)
 DOUBTS = sql(
     "select count(distinct kind) as many from observation"
     " where execution = :execution and kind like 'went_back/%'"
@@ -73,6 +77,10 @@ UNSETTLED = sql(
     "select execution, route, sequence from intent where state = 'APPLIED' and settled = 0"
     " and kind = 'remote' order by applied_at limit :limit for update skip locked"
 )
+OPEN_CALL = (
+    "select 1 from intent where intent.execution = object.owner and intent.state <> 'APPLIED'"
+)
+"""Whether the arguments of a call may still be wanted."""
 SETTLE = sql("update intent set settled = 1 where execution = :execution")
 
 
@@ -218,6 +226,10 @@ async def _answer(tx: Tx, unit: NotFound, intent: Row, stored: Row) -> Delivered
     same = Delivered(accepted=Accepted.APPLIED, turn=intent["turn"])
     if update.absence is Absence.REFUSED and update.code != WRONG_LEDGER:
         return await _refused(tx, unit, intent)
+    if update.absence is Absence.HELD:
+        # It goes on as soon as what it waits for is there: each repeat of the command makes Hands look.
+        await tx.run(HELD, execution=intent["execution"], reason=update.reason)
+        return same
     if _contradicts(intent, stored, update) and await _doubt(tx, unit, intent, stored):
         return same
     if not may_start_again(intent, stored, update):

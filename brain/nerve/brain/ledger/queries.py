@@ -58,6 +58,14 @@ OPEN_UNKNOWN = sql(
 )
 
 
+KEPT_UPDATES = sql(
+    "select k.execution, k.state, k.reason, k.tries from intent i"
+    " join inbox k on k.execution = i.execution where i.turn = :turn and i.state = 'OPEN'"
+    " and (k.state = 'QUARANTINED' or k.reason not like 'waits for sequence%')"
+    " order by k.sequence"
+)
+
+
 async def turn(tx: Tx, id: str) -> Row:
     """The Turn with its Thread's phase, head and owner. Raises UnknownTurn naming near ones."""
     row = await tx.one(FIND_TURN, id=id)
@@ -92,6 +100,11 @@ async def thread(tx: Tx, id: str) -> Row:
 
 async def intents(tx: Tx, turn: str) -> Sequence[Row]:
     return await tx.all(INTENTS, turn=turn)
+
+
+async def kept_updates(tx: Tx, turn: str) -> Sequence[Row]:
+    """Updates of a Turn that came and could not be recorded; those that only wait for others not."""
+    return await tx.all(KEPT_UPDATES, turn=turn)
 
 
 async def runs(tx: Tx, turn: str, *, after: int, limit: int) -> Sequence[Row]:

@@ -8,6 +8,7 @@ from nerve.brain.ledger.events import NewEvent
 from nerve.brain.state.turn import Settle, TurnPhase
 from nerve.common.outbox import OutboxRow, Relay
 from nerve.protocol.identity import run_id, step_id
+from nerve.protocol.objects import ObjectRef
 
 SETTLE = "SETTLE"
 """The phase of a Step that only settles; it belongs to no Run."""
@@ -105,6 +106,8 @@ class Advance:
     applied: Sequence[str] = ()
     intents: Sequence[NewIntent] = ()
     outgoing: Sequence[OutboxRow] = ()
+    objects: Sequence[ObjectRef] = ()
+    """What the intents refer to; it is durable by now."""
     relay: Relay | None = None
     messages: Sequence[NewEvent] = ()
     iterations: int = 0

@@ -8,16 +8,18 @@ from nerve.brain.ledger.deliver import Accepted, Deliver, Delivered, deliver
 from nerve.brain.ledger.inquiries import NotFound, Patience, not_found
 from nerve.brain.ledger.quarantine import SetAside, set_aside
 from nerve.brain.ledger.seats import Stranger, meet
+from nerve.brain.schedule.results import Results
 from nerve.brain.schedule.scheduler import Notify, Reservation, Scheduler
 from nerve.brain.tools.messages import Messages
 from nerve.common import faults
 from nerve.common.clock import Clock
 from nerve.common.inbox import NotOurs, Refusal, refuse
+from nerve.common.large import Large
 from nerve.common.logs import get_log
 from nerve.common.outbox import OutboxRow, Relay
 from nerve.common.sql import Ledger
 from nerve.protocol.envelope import Envelope, open_envelope
-from nerve.protocol.errors import Damaged, NerveError, Refused, Unavailable, WrongLedger
+from nerve.protocol.errors import BadInput, Damaged, NerveError, Refused, Unavailable, WrongLedger
 from nerve.protocol.updates import (
     ExecutionUpdate,
     NotFoundUpdate,
@@ -55,6 +57,7 @@ class Intake:
         wake: Callable[[str], None],
         seat: str,
         pages: Callable[[OutputPageUpdate], None],
+        large: Large | None = None,
     ) -> None:
         self._ledger = ledger
         self._scheduler = scheduler
@@ -68,6 +71,7 @@ class Intake:
         self._seat = seat
         self._met: set[str] = set()
         self._pages = pages
+        self._results = Results(ledger, large, clock=clock)
 
     async def accept(self, raws: Sequence[bytes]) -> None:
         """Raises LedgerUnavailable, DiskFull or WrongLedger where nothing may be acknowledged, and
@@ -77,26 +81,59 @@ class Intake:
         """
         await faults.apoint("brain.intake.received")
         now = self._clock.now_ms()
-        waiting: list[_Waiting] = []
-        foreign: list[bytes] = []
-        for raw in raws:
-            try:
-                envelope = open_envelope(raw)
-                if await self._is_foreign(envelope):
-                    foreign.append(raw)
-                    continue
-                each = self._submit(envelope, now)
-            except NerveError as error:
-                await self._refuse(raw, error, now)
-                continue
-            if each is not None:
-                waiting.append(each)
+        opened = [each for raw in raws if (each := await self._opened(raw, now)) is not None]
+        foreign = [each for each in opened if await self._is_foreign(each)]
+        opened = [each for each in opened if each not in foreign]
+        small = [each for each in opened if not self._results.stands_elsewhere(each)]
+        await self._accept(small, now)
+        large = [self._accept_large(each, now) for each in opened if each not in small]
+        # Each by itself and few at once: what a bundle refers to need not fit into memory together.
+        for failed in await asyncio.gather(*large, return_exceptions=True):
+            if failed is not None:
+                raise failed
+        await faults.apoint("brain.intake.committed")
+        if foreign:
+            raise NotOurs([each.raw for each in foreign])
+
+    async def again(self, raw: bytes) -> bool:
+        """Take in an update that was held; False while what comes before it is missing.
+
+        Raises as `accept`, and NerveError where it must wait on.
+        """
+        envelope = await self._results.fetched(open_envelope(raw))
+        delivered = await self._accept([envelope], self._clock.now_ms())
+        return not any(each.accepted is Accepted.HELD for each in delivered)
+
+    async def _opened(self, raw: bytes, now: int) -> Envelope | None:
+        try:
+            envelope = open_envelope(raw)
+            if not envelope.kind.is_update:
+                raise _misplaced(envelope)
+            return envelope
+        except NerveError as error:
+            await self._refuse(raw, error, now)
+            return None
+
+    async def _accept(self, envelopes: Sequence[Envelope], now: int) -> list[Delivered]:
+        submitted = [self._submit(each, now) for each in envelopes]
+        waiting = [each for each in submitted if each is not None]
         if waiting:
             await asyncio.wait([each.future for each in waiting])
         await self._take_in(waiting, now)
-        await faults.apoint("brain.intake.committed")
-        if foreign:
-            raise NotOurs(foreign)
+        return [each.future.result() for each in waiting if each.future.exception() is None]
+
+    async def _accept_large(self, envelope: Envelope, now: int) -> None:
+        async with self._results.room:
+            try:
+                whole = await self._results.fetched_or_held(envelope)
+            except BadInput as error:
+                await self._refuse(envelope.raw, error, now)
+                return
+            if whole is None:
+                return
+            delivered = await self._accept([whole], now)
+            if all(each.accepted is not Accepted.HELD for each in delivered):
+                await self._results.release(whole)
 
     async def _is_foreign(self, envelope: Envelope) -> bool:
         """Whether it names another seat than ours: a copy of this ledger asked for it."""
@@ -153,11 +190,7 @@ class Intake:
                 self._pages(body)
                 return None
             case _:
-                raise Refused(
-                    f"a {envelope.kind} does not belong on the way to a Brain",
-                    where="kind",
-                    next_step="send commands and controls to a Hands route",
-                )
+                raise _misplaced(envelope)
 
     def _deliver(
         self,
@@ -230,6 +263,14 @@ class Intake:
             topic="updates", code=error.code, reason=str(error)[:1000], head=raw, now=now
         )
         await self._ledger.commit(refuse, unit)
+
+
+def _misplaced(envelope: Envelope) -> Refused:
+    return Refused(
+        f"a {envelope.kind} does not belong on the way to a Brain",
+        where="kind",
+        next_step="send commands and controls to a Hands route",
+    )
 
 
 def _offers(slot: Reservation | None) -> frozenset[str]:

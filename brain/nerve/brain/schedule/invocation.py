@@ -1,6 +1,6 @@
 """One Run: from restore to its classified end, or the settlement of a Turn that is to end."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 import orjson
@@ -23,15 +23,18 @@ from nerve.brain.schedule import outcome as made
 from nerve.brain.schedule.frames import Frames
 from nerve.brain.schedule.local_calls import told_of
 from nerve.brain.schedule.run_host import Emit, RunHost
+from nerve.brain.schedule.stowing import stowed
 from nerve.brain.state.recovery import Exhausted, RecoveryPolicy, after_failure
 from nerve.brain.state.turn import Settle, settled_as
 from nerve.brain.tools.messages import Messages
 from nerve.common import faults
 from nerve.common.clock import Clock
+from nerve.common.large import Large
 from nerve.common.logs import get_log
 from nerve.common.outbox import Relay
 from nerve.common.sql import Ledger
 from nerve.protocol.errors import Damaged, Fenced, NerveError, Unavailable, WrongLedger
+from nerve.protocol.objects import ObjectRef
 from nerve.protocol.values import printable
 
 _log = get_log("nerve.brain.invocation")
@@ -72,6 +75,7 @@ class Office:
     classify: Classify
     policy: RecoveryPolicy
     first_inquiry_ms: int
+    large: Large | None = None
 
 
 class NotCommitted(BaseException):
@@ -166,13 +170,20 @@ class Invocation:
         if not isinstance(outcome, (Parked, Finished, Failed)):
             return await self._stopped()
         checkpoint = made.sealed_checkpoint(outcome.checkpoint, frame, self._digest)
-        unit = self._unit(outcome, checkpoint)
+        unit = self._unit(outcome, checkpoint, await self._stowed(outcome))
         verdict = await self._advance(unit)
         if verdict is Verdict.CANCEL_FIRST:
             raise CancelFirst
         if verdict is not Verdict.FENCED:
             self._keep(frame, outcome.checkpoint.entries, outcome.checkpoint.state, checkpoint)
         return verdict
+
+    async def _stowed(self, outcome: Outcome) -> dict[str, ObjectRef]:
+        calls = outcome.calls if isinstance(outcome, Parked) else ()
+        try:
+            return await stowed(self._office.large, self.claimed, calls)
+        except (Unavailable, WrongLedger, faults.InjectedFault) as error:
+            raise NotCommitted(error) from error
 
     async def _advance(self, unit: Advance) -> Verdict:
         verdict = await self._committed(unit)
@@ -186,7 +197,12 @@ class Invocation:
         except (Unavailable, WrongLedger, faults.InjectedFault) as error:
             raise NotCommitted(error) from error
 
-    def _unit(self, outcome: Parked | Finished | Failed, checkpoint: NewCheckpoint) -> Advance:
+    def _unit(
+        self,
+        outcome: Parked | Finished | Failed,
+        checkpoint: NewCheckpoint,
+        stowed: Mapping[str, ObjectRef],
+    ) -> Advance:
         claimed, now = self.claimed, self._office.clock.now_ms()
         match outcome:
             case Parked():
@@ -201,6 +217,7 @@ class Invocation:
                     relay=self._office.relay,
                     first_inquiry_ms=self._office.first_inquiry_ms,
                     now=now,
+                    stowed=stowed,
                 )
             case Finished():
                 return made.finished(

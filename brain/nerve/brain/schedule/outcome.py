@@ -1,6 +1,6 @@
 """From what a harness returned to the unit that commits it: pure, apart from sealing messages."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import orjson
@@ -34,6 +34,7 @@ from nerve.protocol.content import Message
 from nerve.protocol.errors import UnknownTool
 from nerve.protocol.execution import Effect, ExecutionResult, ExecutionState, told
 from nerve.protocol.identity import Origin, ThreadKey, execution_id
+from nerve.protocol.objects import ObjectRef
 
 CANCELLED = "the Turn was cancelled"
 
@@ -106,8 +107,12 @@ def parked(
     relay: Relay,
     first_inquiry_ms: int,
     now: int,
+    stowed: Mapping[str, ObjectRef],
 ) -> Advance:
-    intents, outgoing = _intents(at, outcome.calls, claimed, agent, messages, first_inquiry_ms, now)
+    """`stowed`: where large arguments stand, by execution."""
+    intents, outgoing = _intents(
+        at, outcome.calls, claimed, agent, messages, first_inquiry_ms, now, stowed
+    )
     return Advance(
         at=at,
         next=Next.PARK,
@@ -117,6 +122,7 @@ def parked(
         applied=_applied(claimed),
         intents=intents,
         outgoing=outgoing,
+        objects=list(stowed.values()),
         relay=relay,
         messages=_said(at, claimed.said, outcome.messages),
         iterations=outcome.iterations,
@@ -233,6 +239,7 @@ def _intents(
     messages: Messages,
     first_inquiry_ms: int,
     now: int,
+    stowed: Mapping[str, ObjectRef],
 ) -> tuple[list[NewIntent], list[OutboxRow]]:
     origin = Origin(run=at.run_id, step=at.step_id)
     thread = ThreadKey.parse(at.thread)
@@ -256,6 +263,7 @@ def _intents(
             arguments=call.arguments,
             origin=origin,
             now=now,
+            arguments_ref=stowed.get(execution),
         )
         outgoing.append(row)
         intents.append(

@@ -21,6 +21,7 @@ from nerve.protocol.controls import (
 from nerve.protocol.envelope import Body, open_envelope, seal
 from nerve.protocol.errors import TooLarge
 from nerve.protocol.identity import Origin, ThreadKey
+from nerve.protocol.objects import ObjectRef
 from nerve.protocol.updates import LedgerMark
 
 COMMANDS = "commands"
@@ -72,7 +73,9 @@ class Messages:
         arguments: Mapping[str, Any],
         origin: Origin,
         now: int,
+        arguments_ref: ObjectRef | None = None,
     ) -> OutboxRow:
+        """`arguments_ref`: where they stand, if they are too large for the message."""
         assert binding.route is not None
         body = StartCommand(
             execution=execution,
@@ -84,7 +87,8 @@ class Messages:
             tool=binding.name,
             tool_version=binding.version,
             binding_digest=binding.digest,
-            arguments=dict(arguments),
+            arguments={} if arguments_ref is not None else dict(arguments),
+            arguments_ref=arguments_ref,
             request_digest=request_digest(
                 execution, binding.name, binding.version, binding.digest, dict(arguments)
             ),
@@ -146,9 +150,7 @@ class Messages:
         )
 
     def cancel(self, execution: str, route: str, namespace: str, now: int) -> OutboxRow:
-        body = CancelExecution(
-            execution=execution, namespace=namespace, reply_to=self.reply_to
-        )
+        body = CancelExecution(execution=execution, namespace=namespace, reply_to=self.reply_to)
         return self._row(f"{execution}/cancel", CONTROLS, route, body, namespace, now)
 
     def replay(

@@ -81,7 +81,7 @@ class FileObjects:
         await faults.apoint("common.objects.files.after_put")
         return ref
 
-    async def get(self, ref: ObjectRef) -> bytes:
+    async def get(self, ref: ObjectRef, *, patient: bool = True) -> bytes:
         path = self._path(ref)
         return await self._run(lambda: self._get(path, ref))
 

@@ -35,8 +35,11 @@ class ObjectStore(Protocol):
         """
         ...
 
-    async def get(self, ref: ObjectRef) -> bytes:
+    async def get(self, ref: ObjectRef, *, patient: bool = True) -> bytes:
         """The body, equal in size and digest to what the reference says.
+
+        `patient`: where a store may answer after a put as if it had not been, it is asked again for
+        some seconds before an object is called missing.
 
         Raises:
             NotFound: the store answers that there is no such object.

@@ -27,6 +27,20 @@ V = TypeVar("V")
 _MISSING = frozenset({"404", "NoSuchKey", "NotFound"})
 _EXISTS = frozenset({"412", "PreconditionFailed"})
 _AGAIN = frozenset({"409", "ConditionalRequestConflict"})
+_FINAL = frozenset(
+    {
+        "403",
+        "AccessDenied",
+        "AuthorizationHeaderMalformed",
+        "InvalidAccessKeyId",
+        "NoSuchBucket",
+        "PermanentRedirect",
+        "SignatureDoesNotMatch",
+        "NoCredentialsError",
+        "PartialCredentialsError",
+    }
+)
+"""What no waiting mends at a start; a host that runs goes on asking, since keys may come back."""
 _NO_CONDITION = frozenset({"501", "NotImplemented", "400", "InvalidArgument", "InvalidRequest"})
 PUT_TRIES = 4
 VERIFIED_BYTES_MAX = 1024 * 1024
@@ -131,14 +145,15 @@ class S3Objects:
         await faults.apoint("common.objects.s3.after_put")
         return ref
 
-    async def get(self, ref: ObjectRef) -> bytes:
+    async def get(self, ref: ObjectRef, *, patient: bool = True) -> bytes:
         await faults.apoint("common.objects.s3.before_get")
         began = self._clock.monotonic()
         while True:
             try:
                 return await self._run(lambda: self._get(ref))
             except NotFound:
-                if self._clock.monotonic() - began >= self._settings.stale_seconds:
+                waited = self._clock.monotonic() - began
+                if not patient or waited >= self._settings.stale_seconds:
                     raise
             await self._clock.sleep(0.25)
 
@@ -287,6 +302,7 @@ class S3Objects:
             f"the objects in {self._settings.shown} are out of reach: {why}",
             where="--objects",
             next_step="check endpoint, bucket and credentials; it is tried again by itself",
+            details={"code": why, "final": why in _FINAL},
         )
 
 

@@ -35,10 +35,19 @@ class InboxState(StrEnum):
     QUARANTINED = "QUARANTINED"
 
 
+class ObjectState(StrEnum):
+    """STAGED may be in the store; LIVE is referred to; DELETING is the collector's."""
+
+    STAGED = "STAGED"
+    LIVE = "LIVE"
+    DELETING = "DELETING"
+
+
 def add_common_tables(metadata: sa.MetaData) -> None:
-    """meta, writer, host, heartbeat, outbox, inbox and refused, as both sides hold them."""
+    """meta, writer, host, heartbeat, outbox, inbox, refused and object, as both sides hold them."""
     _add_owners(metadata)
     _add_mail(metadata)
+    _add_objects(metadata)
 
 
 def _add_owners(metadata: sa.MetaData) -> None:
@@ -116,3 +125,18 @@ def _add_mail(metadata: sa.MetaData) -> None:
         sa.Column("reason", sa.Text, nullable=False),
         sa.Column("head", sa.LargeBinary, nullable=False),
     )
+
+
+def _add_objects(metadata: sa.MetaData) -> None:
+    table = sa.Table(
+        "object",
+        metadata,
+        sa.Column("scope", sa.Text, primary_key=True),
+        sa.Column("digest", sa.Text, primary_key=True),
+        sa.Column("bytes", sa.BigInteger, nullable=False),
+        sa.Column("owner", sa.Text, nullable=False),
+        sa.Column("state", sa.Text, nullable=False),
+        sa.Column("created_at", sa.BigInteger, nullable=False),
+        state_check("state", ObjectState),
+    )
+    sa.Index("object_age", table.c.created_at)

@@ -12,6 +12,7 @@ from nerve.deploy.commands.options import (
     Directory,
     Json,
     Metrics,
+    ObjectsUrl,
     app,
     console_of,
     run,
@@ -60,6 +61,7 @@ def brain(
         bool, typer.Option(help="Let unfinished Turns go on with changed tools.")
     ] = False,
     broker: BrokerUrl = None,
+    objects: ObjectsUrl = None,
     json_lines: Json = False,
 ) -> None:
     """Run the agents of a file; their tools run in Hands."""
@@ -71,7 +73,7 @@ def brain(
             load(file),
             directory,
             console=console_of(json_lines),
-            settings=settings_of(broker=broker, database=database),
+            settings=settings_of(broker=broker, database=database, objects=objects),
             metrics=metrics,
             fresh=fresh,
         )
@@ -89,6 +91,7 @@ def hands(
     slots: Annotated[int | None, typer.Option(min=1, help="Tools that run at once.")] = None,
     metrics: Metrics = None,
     broker: BrokerUrl = None,
+    objects: ObjectsUrl = None,
     json_lines: Json = False,
 ) -> None:
     """Run the tools of a file for one route."""
@@ -100,7 +103,7 @@ def hands(
             load(file),
             directory,
             console=console_of(json_lines),
-            settings=settings_of(broker=broker, database=database),
+            settings=settings_of(broker=broker, database=database, objects=objects),
             route=route,
             slots=slots,
             metrics=metrics,

@@ -53,6 +53,18 @@ DatabaseUrl = Annotated[
         " NERVE_DATABASE or NERVE_DATABASE_FILE.",
     ),
 ]
+ObjectsUrl = Annotated[
+    str | None,
+    typer.Option(
+        "--objects",
+        envvar="NERVE_OBJECTS",
+        metavar="URL",
+        show_envvar=True,
+        help="s3://bucket/prefix?endpoint=http://host:9000 or file:///folder, the same for Brain and"
+        " Hands; without it the directory's own. Keys belong in NERVE_OBJECTS_KEY and"
+        " NERVE_OBJECTS_SECRET.",
+    ),
+]
 Timeout = Annotated[
     float | None, typer.Option(min=0, help="Stop waiting after so many seconds; cancels nothing.")
 ]

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from nerve.common.large import refer
 from nerve.common.sql import Tx, law, sql
 from nerve.hands.ledger.conditions import OWNED
 from nerve.hands.ledger.pages import Page, append_pages
@@ -10,6 +11,7 @@ from nerve.hands.ledger.reports import Report, Speaker, report
 from nerve.hands.state.record import Move
 from nerve.protocol.canonical import canonical_bytes
 from nerve.protocol.execution import ExecutionResult
+from nerve.protocol.objects import ObjectRef
 from nerve.protocol.output import OutputSeal
 
 FINISH = sql(
@@ -34,6 +36,8 @@ class Finish:
     attempt: int
     move: Move
     result: ExecutionResult | None
+    result_ref: ObjectRef | None = None
+    """Where the result stands, if it is too large for its update."""
     pages: Sequence[Page]
     seal: OutputSeal | None
     speaker: Speaker
@@ -58,6 +62,8 @@ async def finish(tx: Tx, unit: Finish) -> int | None:
     )
     if row is None:
         return await _late(tx, unit)
+    if unit.result_ref is not None:
+        await refer(tx, [unit.result_ref], now=unit.now)
     if unit.pages:
         await append_pages(tx, unit.id, unit.attempt, unit.pages)
     what = Report(
@@ -71,7 +77,8 @@ async def finish(tx: Tx, unit: Finish) -> int | None:
         host=unit.host,
         request_digest=row["request_digest"],
         cancel_requested=row["cancel_requested_at"] is not None,
-        result=unit.result,
+        result=unit.result if unit.result_ref is None else None,
+        result_ref=unit.result_ref,
         code=to.code,
         reason=to.reason,
     )

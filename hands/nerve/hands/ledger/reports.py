@@ -8,6 +8,7 @@ from nerve.hands.state.record import Move
 from nerve.protocol.commands import parse_address
 from nerve.protocol.envelope import Body, Envelope, seal
 from nerve.protocol.execution import Effect, ExecutionResult, ExecutionState
+from nerve.protocol.objects import ObjectRef
 from nerve.protocol.topics import updates
 from nerve.protocol.updates import ExecutionUpdate, LedgerMark
 
@@ -74,6 +75,7 @@ class Report:
     request_digest: str | None
     cancel_requested: bool = False
     result: ExecutionResult | None = None
+    result_ref: ObjectRef | None = None
     code: str | None = None
     reason: str | None = None
 
@@ -87,6 +89,7 @@ async def report(tx: Tx, speaker: Speaker, what: Report, *, now: int) -> None:
         effect=what.effect,
         attempt=what.attempt,
         result=what.result,
+        result_ref=what.result_ref,
         code=what.code,
         reason=what.reason,
         host=what.host or speaker.host,

@@ -17,8 +17,8 @@ def _metadata() -> "sa.MetaData":
 
 HANDS_SCHEMA = Schema(
     room="hands",
-    version=1,
-    oldest_writer=1,
+    version=2,
+    oldest_writer=2,
     metadata=_metadata,
     migrations=Path(__file__).parent / "migrations",
 )

@@ -66,8 +66,7 @@ def _envelope(kind: Kind) -> Schema:
     properties["kind"] = {"const": str(kind), "type": "string"}
     properties["body"] = {"$ref": "#/$defs/Body"}
     # A reader must not guess these: pydantic lets them be left out, the wire does not.
-    schema["required"] = sorted({*schema["required"], "protocol"})
-    schema["oneOf"] = [{"required": ["body"]}, {"required": ["body_ref"]}]
+    schema["required"] = sorted({*schema["required"], "protocol", "body"})
     schema["$defs"] = definitions
     return _titled(str(kind), schema)
 
