@@ -152,6 +152,10 @@ class Server(Protocol):
         """One answer per tuple of arguments: a count (RUN), rows (ROWS) or None (MANY)."""
         ...
 
+    async def write(self, work: Sequence[tuple[Statement, Sequence[tuple[Value, ...]]]]) -> None:
+        """Execute each statement once per tuple; of one table in this order."""
+        ...
+
 
 class Spoilt(Exception):
     """A law raised after it had written: the transaction holds what must not be committed."""
@@ -182,8 +186,8 @@ async def run(steps: Sequence[Step], server: Server) -> None:
             stopped, waiting = waiting, []
             for each, answer in zip(stopped, answers, strict=True):
                 _go_on(each.step, each.running, answer, waiting)
-        for statement, arguments in postponed.values():
-            await server.execute(Kind.MANY, statement, arguments)
+        if postponed:
+            await server.write(list(postponed.values()))
     finally:
         for each in waiting:
             each.running.close()

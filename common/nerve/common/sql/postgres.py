@@ -9,7 +9,6 @@ import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from time import perf_counter
-from types import CodeType
 from typing import Any, TypeVar
 
 import asyncpg
@@ -17,25 +16,20 @@ import asyncpg
 from nerve.common.clock import Clock
 from nerve.common.lifecycle import Backoff
 from nerve.common.logs import get_log
-from nerve.common.sql import lockstep
-from nerve.common.sql.law import ALONE, Law, Tx, Value
+from nerve.common.sql.law import ALONE, Law, Tx
 from nerve.common.sql.ledger import LedgerIdentity
-from nerve.common.sql.lockstep import Kind, Step
 from nerve.common.sql.migrate import Schema
-from nerve.common.sql.postgres_connection import Connection
 from nerve.common.sql.postgres_errors import (
     COMING,
     DRIVER_ERRORS,
-    Meaning,
-    meaning,
     said,
     unavailable,
 )
 from nerve.common.sql.postgres_lane import Entry, Lane
+from nerve.common.sql.postgres_reader import Reader
 from nerve.common.sql.postgres_schema import prepare
 from nerve.common.sql.postgres_source import Source, check_pooling, check_room, source_of
 from nerve.common.sql.queue import KeyedQueue
-from nerve.common.sql.statement import Statement
 from nerve.protocol.errors import LedgerUnavailable, NerveError
 from nerve.protocol.identity import new_uuid7
 
@@ -49,7 +43,6 @@ DEFER_SECONDS = 0.25
 HELP_SECONDS = 0.05
 LANES = 2
 READERS = 1
-READ_PATIENCE_SECONDS = 10.0
 
 
 class PostgresLedger:
@@ -72,7 +65,7 @@ class PostgresLedger:
         self._timer: asyncio.TimerHandle | None = None
         self._helping: asyncio.TimerHandle | None = None
         self._lanes = [Lane(self, source, f"{writer}-{number}") for number in range(lanes)]
-        self._readers = [_Reader(source) for _ in range(readers)]
+        self._readers = [Reader(source) for _ in range(readers)]
         self._observe = observe
         self._refusal: NerveError | None = None
         self.commits = 0
@@ -193,99 +186,6 @@ class PostgresLedger:
         lane = next((each for each in others if each.idle), None)
         if lane is not None and len(self._queue):
             lane.wake()
-
-
-class _Second(Exception):
-    """A query turned out to have a second statement."""
-
-
-class _Single:
-    """Answers one statement, outside of a transaction; a second one needs a snapshot."""
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-        self._asked = False
-
-    async def execute(
-        self, kind: Kind, statement: Statement, arguments: Sequence[tuple[Value, ...]]
-    ) -> Sequence[Any]:
-        if self._asked:
-            raise _Second
-        self._asked = True
-        return await self._connection.execute(kind, statement, arguments)
-
-
-class _Reader:
-    """Snapshots on a connection of its own. A lost connection is replaced and the query runs again."""
-
-    def __init__(self, source: Source) -> None:
-        self._source = source
-        self._lock = asyncio.Lock()
-        self._connection: Connection | None = None
-        self._several: set[CodeType] = set()
-        self._backoff = Backoff(first_seconds=0.02, most_seconds=1.0)
-        self.waiting = 0
-
-    async def read(self, query: Callable[[Tx], Awaitable[V]]) -> V:
-        self.waiting += 1
-        try:
-            async with self._lock:
-                return await self._patiently(query)
-        finally:
-            self.waiting -= 1
-
-    async def close(self) -> None:
-        async with self._lock:
-            connection, self._connection = self._connection, None
-            if connection is not None:
-                await self._source.give_back(connection.raw)
-
-    async def _patiently(self, query: Callable[[Tx], Awaitable[V]]) -> V:
-        began = perf_counter()
-        failures = 0
-        while True:
-            try:
-                return await self._once(query)
-            except DRIVER_ERRORS as error:
-                await self._drop()
-                waited = perf_counter() - began
-                if waited > READ_PATIENCE_SECONDS or meaning(error) is Meaning.REFUSED:
-                    raise unavailable(error) from error
-            failures += 1
-            await asyncio.sleep(self._backoff.after(failures))
-
-    async def _once(self, query: Callable[[Tx], Awaitable[V]]) -> V:
-        """One statement is a snapshot by itself; which queries have several is learnt."""
-        if self._connection is None or self._connection.raw.is_closed():
-            await self._drop()
-            self._connection = Connection(await self._source.lease())
-        connection = self._connection
-        code = getattr(query, "__code__", None)
-        if code not in self._several:
-            try:
-                return await _ask(query, _Single(connection))
-            except _Second:
-                if code is not None:
-                    self._several.add(code)
-        async with connection.raw.transaction(isolation="repeatable_read", readonly=True):
-            return await _ask(query, connection)
-
-    async def _drop(self) -> None:
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            await self._source.drop(connection.raw)
-
-
-async def _ask(query: Callable[[Tx], Awaitable[V]], server: lockstep.Server) -> V:
-    async def apply(tx: Tx, unit: None) -> V:
-        return await query(tx)
-
-    step = Step(Law("read", "", "", apply, lambda unit: ()), None)
-    await lockstep.run([step], server)
-    if step.error is not None:
-        raise step.error
-    verdict: V = step.verdict
-    return verdict
 
 
 async def open_postgres(

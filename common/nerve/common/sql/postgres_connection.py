@@ -9,6 +9,7 @@ from nerve.common.sql.law import Value
 from nerve.common.sql.lockstep import Kind
 from nerve.common.sql.position import NEXT_POSITION, SEVERAL_POSITIONS
 from nerve.common.sql.postgres_bulk import Bulk, bulk_of
+from nerve.common.sql.postgres_joint import Write, joinable, joint, rounds
 from nerve.common.sql.statement import ORDINAL, Statement
 
 _types: dict[str, list[str]] = {}
@@ -38,6 +39,24 @@ class Connection:
             return ()
         rows = bulk.rows(await self.raw.fetch(bulk.text, *arrays), arguments)
         return rows if kind is Kind.ROWS else [len(each) for each in rows]
+
+    async def write(self, work: Sequence[tuple[Statement, Sequence[tuple[Value, ...]]]]) -> None:
+        writes = [
+            Write(statement, arguments, await self._joinable(statement, arguments))
+            for statement, arguments in work
+        ]
+        for group in rounds(writes):
+            if len(group) == 1:
+                await self.execute(Kind.MANY, group[0].statement, group[0].arguments)
+            else:
+                values = [value for each in group for value in each.values]
+                await self.raw.execute(joint(tuple(each.text for each in group)), *values)
+
+    async def _joinable(
+        self, statement: Statement, arguments: Sequence[tuple[Value, ...]]
+    ) -> Bulk | None:
+        bulk = await self._bulk(statement) if joinable(statement) else None
+        return bulk if bulk is not None and bulk.suits(arguments) else None
 
     async def _bulk(self, statement: Statement) -> Bulk | None:
         types = _types.get(statement.postgres)
@@ -75,8 +94,16 @@ class Cleaned:
     async def execute(
         self, kind: Kind, statement: Statement, arguments: Sequence[tuple[Value, ...]]
     ) -> Sequence[Any]:
-        cleaned = [tuple(map(_clean, each)) for each in arguments]
-        return await self._connection.execute(kind, statement, cleaned)
+        return await self._connection.execute(kind, statement, _cleaned(arguments))
+
+    async def write(self, work: Sequence[tuple[Statement, Sequence[tuple[Value, ...]]]]) -> None:
+        await self._connection.write(
+            [(statement, _cleaned(arguments)) for statement, arguments in work]
+        )
+
+
+def _cleaned(arguments: Sequence[tuple[Value, ...]]) -> list[tuple[Value, ...]]:
+    return [tuple(map(_clean, each)) for each in arguments]
 
 
 def _clean(value: Value) -> Value:

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 CONNECT_SECONDS = 10.0
+STATEMENTS = 512
+"""Prepared ones that a connection keeps: those of the laws, and what goes together of them."""
 COMMAND_SECONDS = 60.0
 IDLE_IN_TRANSACTION = "15s"
 LOCK_TIMEOUT = "2s"
@@ -121,7 +123,12 @@ class Address:
         return cast(
             "asyncpg.Connection[Any]",
             await asyncpg.connect(
-                self._url, timeout=CONNECT_SECONDS, command_timeout=COMMAND_SECONDS
+                self._url,
+                timeout=CONNECT_SECONDS,
+                command_timeout=COMMAND_SECONDS,
+                statement_cache_size=STATEMENTS,
+                max_cached_statement_lifetime=0,
+                max_cacheable_statement_size=0,
             ),
         )
 
