@@ -371,7 +371,8 @@ class Hosts:
         seen.lock_lost = seen.lock_lost + passed if lock is LockSight.FREE else 0.0
         sight = Sight(
             lock=lock,
-            gone=lock is not LockSight.HELD and process.proven_gone(mark_of(row)),
+            gone=lock is not LockSight.HELD
+            and process.proven_gone(mark_of(row), one_machine=self._ledger.one_machine),
             still_seconds=seen.still,
             looks=seen.looks,
             lock_lost_seconds=seen.lock_lost,

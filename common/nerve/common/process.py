@@ -40,15 +40,19 @@ def own() -> ProcessMark:
     return ProcessMark(pid=os.getpid(), started=started(os.getpid()) or "", place=place())
 
 
-def proven_gone(mark: ProcessMark) -> bool:
-    """True only where this process can see that the marked one ended."""
+def proven_gone(mark: ProcessMark, *, one_machine: bool = True) -> bool:
+    """True only where this process can see that the marked one ended.
+
+    `one_machine`: it was on this machine, whose every boot ends what ran before. Otherwise another boot
+    is another machine, of which nothing is known.
+    """
     if not mark.place or not mark.started or mark.place.partition(":")[0] == "":
         return False
     here = place()
     if not here:
         return False
     if here.partition(":")[0] != mark.place.partition(":")[0]:
-        return True
+        return one_machine
     return here == mark.place and started(mark.pid) != mark.started
 
 

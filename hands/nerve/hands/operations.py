@@ -243,7 +243,9 @@ class ExecutionStore:
         found = await self._ledger.commit(
             claim, Claim(execution=execution, owner=owner, until=until, now=now)
         )
-        gone = found.host is None or process.proven_gone(mark_of(found.host))
+        gone = found.host is None or process.proven_gone(
+            mark_of(found.host), one_machine=self._ledger.one_machine
+        )
         return Work(
             view=_view(found.execution),
             owner=owner,

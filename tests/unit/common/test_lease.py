@@ -283,3 +283,21 @@ async def test_two_that_sweep_at_once_release_once(scene: Scene) -> None:
         scene.liveness.sights[id] = FREE
     await asyncio.gather(*(scene.hosts().run_once() for _ in range(4)))
     assert sorted(scene.taken) == sorted(ids)
+
+
+@pytest.mark.rule(3)
+@pytest.mark.parametrize("one_machine", [True, False])
+async def test_another_boot_releases_at_once_only_where_it_is_a_boot_of_this_machine(
+    scene: Scene, one_machine: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server that came up a moment ago shows no lock: a host on another machine may well live."""
+    scene.ledger.one_machine = one_machine
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setattr(process, "place", lambda: "another-boot:1")
+        id = await scene.silent()
+    scene.liveness.sights[id] = UNSEEN
+    observer = scene.hosts()
+    await scene.sweep(observer, 5.0)
+    assert scene.taken == ([id] if one_machine else [])
+    await scene.sweep(observer, 30.0)
+    assert scene.taken == [id]

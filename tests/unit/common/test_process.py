@@ -52,8 +52,12 @@ def test_what_cannot_be_seen_is_not_proven(unknown: ProcessMark) -> None:
     assert not is_same(replace(unknown, place="elsewhere:1"))
 
 
-def test_another_boot_ended_every_process() -> None:
-    assert proven_gone(replace(own(), place="another-boot:1"))
+@pytest.mark.rule(3)
+def test_another_boot_ended_every_process_of_this_machine_and_says_nothing_of_another() -> None:
+    mark = replace(own(), place="another-boot:1")
+    assert proven_gone(mark)
+    assert not proven_gone(mark, one_machine=False)
+    assert proven_gone(replace(own(), started="1"), one_machine=False)
 
 
 async def test_a_stopped_process_is_told_from_a_running_one() -> None:

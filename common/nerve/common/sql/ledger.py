@@ -37,6 +37,11 @@ class Ledger(Protocol):
     def identity(self) -> LedgerIdentity: ...
 
     @property
+    def one_machine(self) -> bool:
+        """Whether every host of it is on this machine, so that another boot of it ended them all."""
+        ...
+
+    @property
     def commits(self) -> int:
         """Transactions committed by this process."""
         ...

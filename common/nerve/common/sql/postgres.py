@@ -48,6 +48,8 @@ READERS = 1
 class PostgresLedger:
     """`Ledger` over connections that it leases from `source`."""
 
+    one_machine = False
+
     def __init__(
         self,
         identity: LedgerIdentity,

@@ -21,6 +21,8 @@ V = TypeVar("V")
 class SqliteLedger:
     """`Ledger` over one file."""
 
+    one_machine = True
+
     def __init__(
         self,
         path: Path,
