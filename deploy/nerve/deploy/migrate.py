@@ -48,7 +48,7 @@ async def up(directory: Path, room: str | None, console: Console, settings: Sett
     else:
         place = existing(directory)
         for name in place.ledgers:
-            prepare(place.ledger(name), _schema(name), create=False, now=now)
+            prepare(place.ledger(name), schema_of(name), create=False, now=now)
     return await status(directory, room, console, settings)
 
 
@@ -63,17 +63,18 @@ async def _up_database(schema: Schema, settings: Settings, now: int) -> None:
 
 async def _standings(directory: Path, room: str | None, settings: Settings) -> list[Standing]:
     if settings.database:
-        meta = await _meta_of(settings)
+        meta = await meta_of(settings)
         named = meta.room if meta is not None else (room or "brain or hands")
         return [_standing(str(address_of(settings)), named, meta)]
     place = existing(directory)
     return [
-        _standing(str(place.ledger(name)), _schema(name).room, look(place.ledger(name)))
+        _standing(str(place.ledger(name)), schema_of(name).room, look(place.ledger(name)))
         for name in place.ledgers
     ]
 
 
-async def _meta_of(settings: Settings) -> Meta | None:
+async def meta_of(settings: Settings) -> Meta | None:
+    """What the ledger in the database says of itself."""
     address = address_of(settings)
     from nerve.common.sql import postgres_schema
     from nerve.common.sql.postgres import reached
@@ -90,7 +91,7 @@ async def _room_of(room: str | None, settings: Settings) -> Schema:
             where="--room",
             next_step="Say --room brain or --room hands",
         )
-    meta = await _meta_of(settings)
+    meta = await meta_of(settings)
     if meta is not None and room is None:
         room = meta.room
     if room is None:
@@ -102,7 +103,8 @@ async def _room_of(room: str | None, settings: Settings) -> Schema:
     return ROOMS[room]
 
 
-def _schema(name: str) -> Schema:
+def schema_of(name: str) -> Schema:
+    """Of a ledger of a state directory, by its name."""
     return SCHEMA if name == "brain" else HANDS_SCHEMA
 
 

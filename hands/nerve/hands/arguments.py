@@ -13,6 +13,7 @@ from nerve.common.held import pause_ms
 from nerve.common.inbox import Hold, Try
 from nerve.common.large import LOST, Large
 from nerve.common.sql import Ledger
+from nerve.hands.ledger.answers import present
 from nerve.hands.port import Ended, ended
 from nerve.hands.report import Answers
 from nerve.protocol.commands import StartCommand
@@ -43,7 +44,15 @@ class Arguments:
         return command_of(envelope).arguments_ref is not None
 
     async def fetched_or_held(self, envelope: Envelope) -> Envelope | None:
-        """The command with its arguments; None where it is held now. Raises BadInput."""
+        """The command with its arguments; None where it is held now, or answered. Raises BadInput."""
+        execution = envelope.execution
+        found = await self._ledger.read(lambda tx: present(tx, execution))
+        if found.row is not None or found.barred is not None:
+            command = command_of(envelope)
+            await self._answers.state(
+                execution, cell=command.reply_to.address, namespace=command.namespace
+            )
+            return None
         try:
             return await self.fetched(envelope)
         except (*LOST, Unavailable) as error:
@@ -81,7 +90,7 @@ class Arguments:
             Absence.HELD,
             code=word,
             reason=f"it is {word} by its Hands: {reason}"[:1000],
-            cell=command.reply_to.cell,
+            cell=command.reply_to.address,
             namespace=command.namespace,
         )
 

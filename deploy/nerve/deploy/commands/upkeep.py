@@ -109,6 +109,64 @@ def health(
     raise typer.Exit(check(metrics, live=live, as_json=json_lines))
 
 
+quarantined = typer.Typer(
+    help="Messages that could not be taken in and wait for a person.", no_args_is_help=True
+)
+app.add_typer(quarantined, name="quarantine", rich_help_panel=PANEL)
+Execution = Annotated[str, typer.Argument(metavar="EXECUTION", help="As `ls` prints it.")]
+
+
+@quarantined.command("ls")
+def quarantine_ls(
+    directory: Directory = STATE, database: DatabaseUrl = None, json_lines: Json = False
+) -> None:
+    """What is quarantined: why, how often it was tried, and whose it is."""
+    from nerve.deploy.quarantine import ls
+
+    run(ls(directory, console_of(json_lines), settings_of(database=database)))
+
+
+@quarantined.command("show")
+def quarantine_show(
+    execution: Execution,
+    directory: Directory = STATE,
+    database: DatabaseUrl = None,
+    json_lines: Json = False,
+) -> None:
+    """The messages of one execution, without what they carry."""
+    from nerve.deploy.quarantine import show
+
+    run(show(execution, directory, console_of(json_lines), settings_of(database=database)))
+
+
+@quarantined.command("replay")
+def quarantine_replay(
+    execution: Execution,
+    directory: Directory = STATE,
+    database: DatabaseUrl = None,
+    json_lines: Json = False,
+) -> None:
+    """What was wrong is mended: let hosts try again."""
+    from nerve.deploy.quarantine import replay
+
+    run(replay(execution, directory, console_of(json_lines), settings_of(database=database)))
+
+
+@quarantined.command("drop")
+def quarantine_drop(
+    execution: Execution,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    directory: Directory = STATE,
+    database: DatabaseUrl = None,
+    json_lines: Json = False,
+) -> None:
+    """Give it up: a command is refused for good, a lost result becomes a placeholder."""
+    from nerve.deploy.quarantine import drop
+
+    console, settings = console_of(json_lines), settings_of(database=database)
+    run(drop(execution, directory, console, settings, yes=yes))
+
+
 migrations = typer.Typer(help="The schema of the ledgers.", no_args_is_help=True)
 app.add_typer(migrations, name="migrate", rich_help_panel=PANEL)
 Room = Annotated[
