@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from nerve.brain.ledger import queries
+from nerve.brain.ledger import queries, retention
 from nerve.brain.ledger.claim import release_threads
 from nerve.brain.ledger.definitions import Changed, Offer, offer
 from nerve.brain.ledger.inquiries import OPEN_CALL, Patience
@@ -24,6 +24,7 @@ from nerve.common.lease import Host, Hosts
 from nerve.common.lifecycle import Loop, Scan
 from nerve.common.logs import get_log
 from nerve.common.outbox import Relay
+from nerve.common.sql.retention import Retention
 from nerve.common.wakeups import Subscription
 from nerve.protocol import topics
 from nerve.protocol.envelope import open_envelope
@@ -205,6 +206,14 @@ class Execution:
                 patience=patience,
                 clock=runtime.clock,
                 scan_seconds=settings.scan_seconds,
+            )
+        )
+        scans.append(
+            Retention(
+                runtime.ledger,
+                retention.kinds(settings),
+                clock=runtime.clock,
+                interval_seconds=settings.retention_seconds,
             )
         )
         scans += self._of_objects()

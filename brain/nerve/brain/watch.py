@@ -178,7 +178,11 @@ class Watch:
         turn: str | None = None,
         run: str | None = None,
     ) -> EventPage:
-        """Raises BadInput, UnknownSession, UnknownThread; Conflict where a Turn is not of the Thread."""
+        """From the first one that is kept, or behind `after`.
+
+        Raises BadInput, also where events behind `after` were pruned; UnknownSession, UnknownThread;
+        Conflict where a Turn is not of the Thread.
+        """
         if (turn is not None and thread is None) or (run is not None and turn is None):
             raise BadInput(
                 "a Turn filter needs its Thread, and a Run filter its Turn",
@@ -192,9 +196,12 @@ class Watch:
                 await _check_owner(tx, key, thread, turn, run)
             elif thread is not None:
                 await queries.thread(tx, key.thread(thread).id)
-            rows = await queries.events(tx, key.id, after=sequence_of(after), limit=limit)
+            first = sequence_of(after) or session["pruned"]
+            if first < session["pruned"]:
+                raise _pruned(session["pruned"])
+            rows = await queries.events(tx, key.id, after=first, limit=limit)
             wanted = [row for row in rows if _passes(row, key, thread, turn, run)]
-            last = rows[-1]["sequence"] if rows else sequence_of(after)
+            last = rows[-1]["sequence"] if rows else first
             return EventPage(
                 events=[event_of(key, row) for row in wanted],
                 cursor=cursor_of(last),
@@ -245,6 +252,14 @@ def closed(channel: str) -> Unavailable:
         "the runtime was closed while something was waited for; it goes on where a host runs it",
         where=channel.rpartition(":")[2],
         next_step="ask again from another process, or open the runtime again",
+    )
+
+
+def _pruned(until: int) -> BadInput:
+    return BadInput(
+        f"the events up to {until} were pruned: some behind this cursor are gone",
+        where="after",
+        next_step="read the history, and follow from the first event that is kept: name no cursor",
     )
 
 

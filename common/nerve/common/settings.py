@@ -103,6 +103,29 @@ class Settings:
         float, Gt(0), About("a command older than this is refused and renewed under the same id")
     ] = 3600.0
 
+    retention_seconds: Annotated[
+        float, Gt(0), About("between two walks through what may be forgotten")
+    ] = 3600.0
+    keep_events_days: Annotated[
+        float, Ge(0), About("public events of ended Turns; history stays; 0: for ever")
+    ] = 90.0
+    keep_details_days: Annotated[
+        float, Ge(0), About("Runs, Steps, receipts and applied calls of ended Turns; 0: for ever")
+    ] = 90.0
+    keep_checkpoints_days: Annotated[
+        float, Ge(0), About("checkpoints of closed Threads; 0: for ever")
+    ] = 30.0
+    keep_observations_days: Annotated[
+        float, Ge(0), About("what was heard too late or of another ledger; 0: for ever")
+    ] = 90.0
+    keep_decisions_days: Annotated[
+        float, Ge(0), About("decisions about outcomes that were UNKNOWN; 0: for ever")
+    ] = 365.0
+    keep_quarantined_days: Annotated[
+        float, Ge(0), About("envelopes that were set aside for a person; 0: for ever")
+    ] = 90.0
+    keep_hosts_days: Annotated[float, Ge(0), About("hosts that were released; 0: for ever")] = 7.0
+
     hands_slots: Annotated[int, Gt(0), About("tools that run at once in one Hands process")] = 64
     hands_backlog: Annotated[
         int, Gt(0), About("commands a Hands process may admit beyond its free slots")

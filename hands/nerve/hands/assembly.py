@@ -17,11 +17,13 @@ from nerve.common.objects.port import ObjectStore
 from nerve.common.outbox import Relay
 from nerve.common.settings import Settings
 from nerve.common.sql import Tx
+from nerve.common.sql.retention import Retention
 from nerve.common.wakeups import Subscription, Wakeups
 from nerve.hands.authorize import Authorize, Gate
 from nerve.hands.controls import Controls
 from nerve.hands.engine import Engine
 from nerve.hands.intake import Intake
+from nerve.hands.ledger import retention
 from nerve.hands.ledger.backend import HandsBackend
 from nerve.hands.ledger.conditions import REPORTED
 from nerve.hands.ledger.missing import offer_key
@@ -286,6 +288,12 @@ class Assembly:
             self.starts,
             self.ownership,
             Forgetting(self.ledger, clock=self.clock),
+            Retention(
+                self.ledger,
+                retention.kinds(self.settings),
+                clock=self.clock,
+                interval_seconds=self.settings.retention_seconds,
+            ),
             Census(self.ledger, self.metrics, clock=self.clock, queued=self._queued),
             Held(
                 self.ledger,
