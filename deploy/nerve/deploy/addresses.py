@@ -9,7 +9,7 @@ from nerve.common.clock import Clock
 from nerve.common.settings import Settings
 from nerve.protocol.errors import BadInput
 
-BROKERS = ("amqp", "amqps", "rocketmq")
+BROKERS = ("amqp", "amqps", "http", "https", "rocketmq")
 
 
 def broker_at(url: str, settings: Settings, clock: Clock) -> Broker:
@@ -20,8 +20,10 @@ def broker_at(url: str, settings: Settings, clock: Clock) -> Broker:
             f"there is no broker of the kind {scheme[:40]!r}",
             where="--broker",
             next_step="write amqp://user@host/ for RabbitMQ, rocketmq://host:8081 for RocketMQ 5,"
-            " or leave it out",
+            " https://host:port for a hub, or leave it out",
         )
+    if scheme in ("http", "https"):
+        return _http(url, settings, clock)
     return _rocketmq(url, settings, clock) if scheme == "rocketmq" else _amqp(url, settings, clock)
 
 
@@ -31,6 +33,15 @@ def _amqp(url: str, settings: Settings, clock: Clock) -> Broker:
     from nerve.common.broker.rabbitmq_address import rabbitmq_at
 
     return RabbitBroker(rabbitmq_at(url, publish_seconds=settings.publish_seconds), clock=clock)
+
+
+def _http(url: str, settings: Settings, clock: Clock) -> Broker:
+    """Its token has variables of its own, so that the address can be shown."""
+    from nerve.common.broker.http import HttpBroker
+    from nerve.common.broker.http_address import http_at
+
+    address = http_at(url, os.environ, publish_seconds=settings.publish_seconds)
+    return HttpBroker(address, clock=clock)
 
 
 def _rocketmq(url: str, settings: Settings, clock: Clock) -> Broker:

@@ -12,6 +12,7 @@ from nerve.common.broker import Broker, MemoryBroker, SqliteBroker
 from nerve.common.broker.rabbitmq import RabbitBroker
 from nerve.common.broker.rabbitmq_address import RabbitSettings
 from nerve.common.wakeups import Doorbell
+from support.hub import hub
 from support.queues import Opened
 from support.rabbit import virtual_host
 from support.rocketmq import space, two_ends
@@ -86,9 +87,21 @@ async def rocketmq(directory: Path) -> AsyncGenerator[Link]:
         yield Link(sender, receiver)
 
 
+@asynccontextmanager
+async def http(directory: Path) -> AsyncGenerator[Link]:
+    async with hub(directory) as found:
+        sender, receiver = found.client(), found.client()
+        try:
+            yield Link(sender, receiver)
+        finally:
+            await sender.close()
+            await receiver.close()
+
+
 BROKERS: dict[str, Opener] = {
     "memory": memory,
     "sqlite": sqlite,
+    "http": http,
     "sqlite-slow-disk": sqlite_on_a_slow_disk,
     "rabbitmq": rabbitmq,
     "rocketmq": rocketmq,

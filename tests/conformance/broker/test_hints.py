@@ -33,9 +33,13 @@ async def hosts(url: str, number: int) -> AsyncGenerator[list[RabbitWakeups]]:
 @pytest.mark.capability("E11.1")
 async def test_a_hint_reaches_every_host_and_only_who_listens() -> None:
     heard: list[tuple[int, str]] = []
+
+    def note(number: int, channel: str) -> None:
+        heard.append((number, channel))
+
     async with virtual_host() as url, hosts(url, 3) as made:
         for number, each in enumerate(made):
-            each.listen("turn:*", partial(lambda n, channel: heard.append((n, channel)), number))
+            each.listen("turn:*", partial(note, number))
         made[0].listen("other", lambda channel: heard.append((9, channel)))
         for name in ("turn:a", "turn:b", "turn:a", "nobody"):
             made[1].ring(name)
@@ -57,10 +61,13 @@ async def test_a_hint_is_acknowledged_after_every_listener_of_the_host_had_it(
         order.append("acknowledged")
         await acknowledge(message, multiple)
 
+    def note(said: str, channel: str) -> None:
+        order.append(said)
+
     monkeypatch.setattr(IncomingMessage, "ack", ack)
     async with virtual_host() as url, hosts(url, 2) as (sender, receiver):
         for name in ("first", "second", "third"):
-            receiver.listen("turn:*", partial(lambda said, channel: order.append(said), name))
+            receiver.listen("turn:*", partial(note, name))
         sender.ring("turn:a")
         await until(lambda: order.count("acknowledged") == 2, "both queues were acknowledged")
         heard = [order.index(name) for name in ("first", "second", "third")]
@@ -81,7 +88,7 @@ async def test_a_hint_without_a_broker_fails_nothing_and_comes_again_with_it() -
     await soon(away.aclose())
     async with virtual_host() as url, hosts(url, 2) as (sender, receiver):
         receiver.listen("turn:*", heard.append)
-        channel = await receiver._link._open()  # noqa: SLF001
+        channel = await receiver._link._open()  # pyright: ignore[reportPrivateUsage]
         await channel.close()
         await until(lambda: not receiver.connected.is_set(), "the loss was seen", seconds=20)
         sender.ring("turn:lost")

@@ -14,6 +14,7 @@ from nerve.protocol.envelope import unbundle
 from nerve.protocol.topics import group, updates
 from support.executor_world import Effects, World, catalog
 from support.hands_world import CELL, Asker, Told
+from support.hub import hub
 from support.waiting import running
 
 Opener = Callable[[Path], AbstractAsyncContextManager[World]]
@@ -75,7 +76,18 @@ async def sqlite(directory: Path) -> AsyncGenerator[World]:
         bell.close()
 
 
-EXECUTORS: dict[str, Opener] = {"local": local, "memory": memory, "sqlite": sqlite}
+@asynccontextmanager
+async def http(directory: Path) -> AsyncGenerator[World]:
+    async with hub(directory) as found, behind(directory, found.client()) as world:
+        yield world
+
+
+EXECUTORS: dict[str, Opener] = {
+    "local": local,
+    "memory": memory,
+    "sqlite": sqlite,
+    "http": http,
+}
 
 
 @pytest.fixture(params=sorted(EXECUTORS))

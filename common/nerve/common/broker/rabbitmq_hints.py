@@ -9,7 +9,7 @@ import asyncio
 import secrets
 from collections.abc import Iterable
 from functools import partial
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, Any, final
 
 from nerve.common.broker.rabbitmq_address import RabbitSettings
 from nerve.common.broker.rabbitmq_link import Link
@@ -117,9 +117,12 @@ class RabbitWakeups:
         )
         await queue.bind(exchange)
         await channel.set_qos(prefetch_count=64)
-        channel.close_callbacks.add(lambda *_: self._rung.set())
+        channel.close_callbacks.add(self._lost)
         await queue.consume(self._arrived)
         return exchange
+
+    def _lost(self, *_: Any) -> None:  # Any: aio-pika passes the channel and its error
+        self._rung.set()
 
     async def _arrived(self, message: "AbstractIncomingMessage") -> None:
         if message.headers.get(SENDER) != self._me:
