@@ -9,10 +9,13 @@ from fnmatch import fnmatch
 from nerve.common import faults
 
 ONE, TWO, FOUR, MEMORY = "one process", "two processes", "two of each role", "memory broker"
+SERVERS = "servers"
+"""Two processes, whose ledgers and broker are servers."""
 
 ROOMS = ("brain.", "common.", "hands.", "sql.")
 
 RARE = (
+    "common.retention.*",
     "brain.pull_ahead.*",
     "brain.set_aside.*",
     "brain.wake_idle_waiters.*",
@@ -23,6 +26,16 @@ RARE = (
 
 ELSEWHERE = ("common.rabbitmq.*", "common.rocketmq.*", "common.broker.ro*", "common.objects.s3.*")
 """Points of brokers that need a server: their own chaos tests run where there is one."""
+
+OF_THE_DIRECTORY = (
+    "common.broker.sqlite.*",
+    "common.lives.*",
+    "common.http.*",
+    "common.inbox.done.*",
+    "common.inbox.drop.*",
+    "brain.not_found.*",
+)
+"""Points of files and of a hub in front of them, and what a file tells the matrix."""
 
 OPERATOR = ("hands.claim_unknown.*", "hands.reconcile.*")
 CLIENT = (
@@ -98,6 +111,8 @@ def cases(arrangement: str) -> Iterator[Case]:
     load_all()
     for name in faults.names():
         if not name.startswith(ROOMS) or matches(name, (*RARE, *ELSEWHERE)):
+            continue
+        if arrangement == SERVERS and matches(name, OF_THE_DIRECTORY):
             continue
         for role in _roles(arrangement, name):
             yield Case(role=role, point=name)

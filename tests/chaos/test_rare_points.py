@@ -123,6 +123,26 @@ async def test_forgetting_survives_a_kill(hosts: Forge, tmp_path: Path, moment: 
         assert (await campaign.finish()).violations == []
 
 
+@pytest.mark.rule(17)
+@pytest.mark.capability("F10.1")
+@pytest.mark.parametrize("moment", TIMES)
+async def test_what_is_removed_after_its_time_is_whole_or_gone_in_spite_of_kills(
+    hosts: Forge, tmp_path: Path, moment: str
+) -> None:
+    async with Campaign.open(hosts, tmp_path, TWO) as campaign:
+        turns = await campaign.submit(["plain", "many"], "remove")
+        await campaign.probe.until_ended(turns)
+        (brain,) = campaign.cluster.of("brain")
+        await brain.terminate()
+        point = f"common.retention.prune.{moment}"
+        soon = {"NERVE_KEEP_HOSTS_DAYS": "1e-9", "NERVE_RETENTION_SECONDS": "0.1"}
+        victim = campaign.cluster.start("brain", faults=f"{point}=kill@1", **soon)
+        await victim.ended()
+        assert died_at(victim, point)
+        await campaign.submit(["plain"], "after")
+        assert (await campaign.finish()).violations == []
+
+
 @pytest.mark.parametrize("point", ["before_put", "before_link", "before_folder_flush", "after_put"])
 async def test_an_object_is_there_whole_or_not_at_all(
     hosts: Forge, tmp_path: Path, point: str
