@@ -186,6 +186,7 @@ class Desk:
 
         return Deliver(
             update=update,
+            namespace=open_envelope(raw).namespace,
             envelope=raw,
             host=self.host.id,
             offers=frozenset() if claiming is None else frozenset({claiming}),

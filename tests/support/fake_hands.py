@@ -42,8 +42,10 @@ class FakeHands:
         route: str = "hands",
         ledger: str = "hands-ledger-1",
         auto: Callable[[StartCommand], Any] | None = None,
+        namespace: str = "acme",
     ) -> None:
         self.route = route
+        self.namespace = namespace
         self.mark = LedgerMark(ledger_id=ledger, epoch=1, position=1)
         self.auto = auto
         self.commands: list[StartCommand] = []
@@ -149,7 +151,11 @@ class FakeHands:
 
     def _sealed(self, body: ExecutionUpdate | SnapshotUpdate | NotFoundUpdate) -> bytes:
         return seal(
-            body=body, deployment="local", namespace="acme", route=self.route, issued_at=NOW
+            body=body,
+            deployment="local",
+            namespace=self.namespace,
+            route=self.route,
+            issued_at=NOW,
         ).raw
 
     def _refuse(self) -> None:

@@ -141,7 +141,7 @@ class Turn:
         now = self.runtime.now()
 
         async def query(tx: Tx) -> TurnStatus:
-            return await status(tx, self.id, now=now)
+            return await status(tx, self.id, thread=self.thread.id, now=now)
 
         found = await self.runtime.ledger.read(query)
         blocked = self.runtime.ledger.blocked_by()
@@ -183,7 +183,7 @@ class Turn:
 
     async def list_runs(self, after: int = 0, limit: int = 100) -> Sequence[RunView]:
         async def query(tx: Tx) -> Sequence[Row]:
-            return await queries.runs(tx, self.id, after=after, limit=limit)
+            return await queries.runs(tx, self.id, self.thread.id, after=after, limit=limit)
 
         return [RunView.of(row) for row in await self.runtime.ledger.read(query)]
 
@@ -191,7 +191,9 @@ class Turn:
         self, run: int = 0, after: int = 0, limit: int = 100
     ) -> Sequence[StepView]:
         async def query(tx: Tx) -> Sequence[Row]:
-            return await queries.steps(tx, self.id, run=run, after=after, limit=limit)
+            return await queries.steps(
+                tx, self.id, self.thread.id, run=run, after=after, limit=limit
+            )
 
         return [StepView.of(row) for row in await self.runtime.ledger.read(query)]
 
@@ -199,7 +201,7 @@ class Turn:
         """Every call of the Turn: requested, completed, received, applied; local ones have no execution."""
 
         async def query(tx: Tx) -> tuple[Sequence[Row], Sequence[Row]]:
-            remote = await queries.intents(tx, self.id)
+            remote = await queries.intents(tx, self.id, self.thread.id)
             return remote, await queries.local_calls(tx, self.id, self.thread.id)
 
         remote, local = await self.runtime.ledger.read(query)

@@ -16,6 +16,7 @@ from nerve.brain.handles import Session, Turn, admit
 from nerve.brain.harness import Harness
 from nerve.brain.ledger import queries
 from nerve.brain.ledger.backend import SessionBackend
+from nerve.brain.ledger.cancel import unknown_turn
 from nerve.brain.ledger.sessions import OpenSession, open_session
 from nerve.brain.schedule.invocation import Classify, Failure, Office
 from nerve.brain.schedule.registry import Registry
@@ -31,7 +32,7 @@ from nerve.common.objects.port import ObjectStore
 from nerve.common.settings import Settings
 from nerve.common.sql import Ledger, Row, Tx
 from nerve.protocol.content import Content
-from nerve.protocol.errors import BadInput
+from nerve.protocol.errors import BadInput, UnknownTurn
 from nerve.protocol.executor import Executor
 from nerve.protocol.identity import SessionKey, ThreadKey, check_name, check_turn_id
 
@@ -259,21 +260,35 @@ class DurableRuntime:
         """The handle of an existing Session; nothing is read."""
         return Session(self, key)
 
-    async def get_turn(self, id: str) -> Turn:
-        """The handle of a Turn known by its id alone. Raises UnknownTurn, InvalidName."""
+    async def get_turn(self, id: str, *, namespace: str | None = None) -> Turn:
+        """The handle of a Turn known by its id alone; whoever acts for a tenant names its `namespace`.
+
+        Raises UnknownTurn, InvalidName; another tenant's Turn is unknown.
+        """
         check_turn_id(id)
 
         async def query(tx: Tx) -> Row:
             return await queries.turn(tx, id)
 
-        row = await self.ledger.read(query)
-        return Turn(self, ThreadKey.parse(row["thread"]), id)
+        try:
+            row = await self.ledger.read(query)
+        except UnknownTurn:
+            if namespace is None:
+                raise
+            raise unknown_turn(id) from None
+        thread = ThreadKey.parse(row["thread"])
+        if namespace is not None and thread.namespace != namespace:
+            raise unknown_turn(id)
+        return Turn(self, thread, id)
 
-    async def list_turns(self, *, unfinished: bool = False, limit: int = 100) -> list[TurnItem]:
-        """The newest Turns of the ledger."""
+    async def list_turns(
+        self, *, unfinished: bool = False, limit: int = 100, namespace: str | None = None
+    ) -> list[TurnItem]:
+        """The newest Turns, of one tenant or (for an operator) of the ledger."""
 
         async def query(tx: Tx) -> list[Row]:
-            return list(await queries.latest(tx, unfinished=unfinished, limit=limit))
+            rows = await queries.latest(tx, unfinished=unfinished, limit=limit, namespace=namespace)
+            return list(rows)
 
         return [TurnItem.of(row) for row in await self.ledger.read(query)]
 

@@ -111,7 +111,7 @@ class Watch:
 
     async def result(self, thread: ThreadKey, turn: str, timeout: float | None) -> TurnResult:
         async def query(tx: Tx) -> TurnResult | None:
-            return result_of(thread, await queries.outcome(tx, turn))
+            return result_of(thread, await queries.outcome(tx, turn, thread=thread.id))
 
         try:
             async with asyncio.timeout(timeout):
@@ -216,7 +216,7 @@ class Watch:
         """Events of a Turn as they are committed, until it has ended."""
         cursor = after
         while True:
-            ended = await self._ended(turn)
+            ended = await self._ended(thread, turn)
             page = await self.page(
                 thread.session_key, cursor, limit=PAGE, thread=thread.thread, turn=turn
             )
@@ -229,9 +229,10 @@ class Watch:
                 return
             await self._next_change(thread, turn, page.high_watermark)
 
-    async def _ended(self, turn: str) -> bool:
+    async def _ended(self, thread: ThreadKey, turn: str) -> bool:
         async def query(tx: Tx) -> bool:
-            return TurnPhase((await queries.turn(tx, turn))["phase"]) in TERMINAL
+            row = await queries.turn(tx, turn, thread=thread.id)
+            return TurnPhase(row["phase"]) in TERMINAL
 
         return await self._ledger.read(query)
 
@@ -241,7 +242,7 @@ class Watch:
             if cursor_of(session["sequence"]) != seen:
                 return True
             # It may have ended between the look at its phase and the page: then nothing follows.
-            phase = TurnPhase((await queries.turn(tx, turn))["phase"])
+            phase = TurnPhase((await queries.turn(tx, turn, thread=thread.id))["phase"])
             return True if phase in TERMINAL else None
 
         await self._until(f"{CHANNEL}{turn}", lambda: self._ledger.read(query))

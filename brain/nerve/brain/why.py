@@ -79,10 +79,10 @@ class TurnStatus:
     failure: dict[str, Any] | None = None
 
 
-async def status(tx: Tx, id: str, *, now: int) -> TurnStatus:
-    """Raises UnknownTurn."""
-    turn = await queries.turn(tx, id)
-    intents = await queries.intents(tx, id)
+async def status(tx: Tx, id: str, *, thread: str, now: int) -> TurnStatus:
+    """Of a Turn of this Thread. Raises UnknownTurn."""
+    turn = await queries.turn(tx, id, thread=thread)
+    intents = await queries.intents(tx, id, thread)
     kept = {row["execution"]: row for row in await queries.kept_updates(tx, id)}
     open_intents = [
         _open(row, kept.get(row["execution"])) for row in intents if row["state"] == "OPEN"

@@ -151,6 +151,7 @@ def _without_result(
 
     return Deliver(
         update=said.with_result(placeholder_result(error)),
+        namespace=envelope.namespace,
         envelope=envelope.raw,
         host=None,
         offers=frozenset(),

@@ -189,7 +189,7 @@ async def all_steps(turn: Turn) -> list[StepView]:
 
 async def receipts_of(at: Client, turn: Turn) -> list[dict[str, Any]]:
     async def query(tx: Tx) -> Sequence[Row]:
-        return await queries.receipts(tx, turn.id)
+        return await queries.receipts(tx, turn.id, turn.thread.id)
 
     rows = await at.backend.ledger.read(query)
     return [{name: row[name] for name in row.keys()} for row in rows]  # noqa: SIM118

@@ -61,7 +61,13 @@ async def test_unknown_keeps_the_turn_until_a_reconciled_result_comes(cell: Cell
     assert (shown.outcome, shown.effect) == ("SUCCEEDED", "completed")
     events = (await runtime.get_session(KEY).events(limit=1000)).events
     told = [event.type for event in events if event.type.startswith("tool.")]
-    assert told == ["tool.requested", "tool.unknown", "tool.received", "tool.applied"]
+    assert told == [
+        "tool.requested",
+        "tool.unknown",
+        "tool.reconciled",
+        "tool.received",
+        "tool.applied",
+    ]
 
 
 @pytest.mark.rule(13)

@@ -83,6 +83,8 @@ class Accepted(StrEnum):
     DUPLICATE = "DUPLICATE"
     HELD = "HELD"
     STRANGER = "STRANGER"
+    FOREIGN = "FOREIGN"
+    """It names another tenant than the one who asked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +101,7 @@ class Deliver:
     """One update. `host` takes the Thread at once where it offers its definition and has a slot."""
 
     update: ExecutionUpdate | SnapshotUpdate
+    namespace: str
     envelope: bytes
     host: str | None
     offers: frozenset[str]
@@ -114,6 +117,8 @@ async def deliver(tx: Tx, unit: Deliver) -> Delivered:
     intent = await tx.one(FIND, execution=unit.update.execution)
     if intent is None or intent["kind"] != "remote":
         return Delivered(accepted=Accepted.STRANGER)
+    if namespace_of(intent) != unit.namespace:
+        return Delivered(accepted=Accepted.FOREIGN)
     same_ledger = _same_ledger(intent, unit.update.ledger)
     if intent["state"] != "OPEN" or (same_ledger and unit.update.sequence <= intent["sequence"]):
         if not _repeats(intent, unit.update):
@@ -127,6 +132,11 @@ async def deliver(tx: Tx, unit: Deliver) -> Delivered:
     if unit.update.state.is_terminal and unit.update.state is not ExecutionState.UNKNOWN:
         return delivered
     return await _apply_held(tx, unit, delivered)
+
+
+def namespace_of(intent: Row) -> str:
+    """The tenant whose Turn asked."""
+    return str(intent["thread"]).partition("/")[0]
 
 
 async def _apply_held(tx: Tx, unit: Deliver, delivered: Delivered) -> Delivered:
@@ -213,7 +223,8 @@ async def apply(
     await tx.run(RECEIVE, result=result, now=unit.now, **common)
     if update.sequence > 1:
         await inbox.release(tx, execution=update.execution, sequence=update.sequence)
-    await _tell(tx, intent, _received_event(intent, update), unit.now)
+    facts = [*_reconciled(intent, update), _received_event(intent, update)]
+    await events.append(tx, intent["session"], facts, now=unit.now)
     arrived = arrival(intent, update.state, update.effect, result, update.result)
     return await received(tx, intent, arrived, unit.host, unit.offers, unit.now)
 
@@ -315,6 +326,20 @@ def _progress_event(intent: Row, update: ExecutionUpdate | SnapshotUpdate) -> Ne
     if update.state is ExecutionState.STARTED:
         return _named(intent, "tool.started", {"attempt": update.attempt})
     return None
+
+
+def _reconciled(intent: Row, update: ExecutionUpdate | SnapshotUpdate) -> list[NewEvent]:
+    """An outcome that nobody could know is known now; what it is stands in the update as evidence."""
+    if intent["outcome"] != "UNKNOWN":
+        return []
+    body: dict[str, Any] = {
+        "state": update.state.value,
+        "effect": update.effect.value,
+        "attempt": update.attempt,
+    }
+    if update.reason:
+        body["reason"] = update.reason
+    return [_named(intent, "tool.reconciled", body)]
 
 
 def _received_event(intent: Row, update: ExecutionUpdate | SnapshotUpdate) -> NewEvent:

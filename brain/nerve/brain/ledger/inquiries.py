@@ -19,12 +19,13 @@ from nerve.brain.ledger.deliver import (
     Accepted,
     Delivered,
     arrival,
+    namespace_of,
     observe,
     received,
     received_event,
 )
 from nerve.brain.ledger.events import NewEvent
-from nerve.brain.tools.messages import Messages
+from nerve.brain.tools.messages import EVERYBODY, Messages
 from nerve.common.outbox import OutboxRow, Relay, put
 from nerve.common.sql import ALONE, Row, Tx, law, sql
 from nerve.protocol.commands import KnownLedger
@@ -188,6 +189,8 @@ async def tell_settled(tx: Tx, unit: TellSettled) -> int:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotFound:
     update: NotFoundUpdate
+    namespace: str
+    """As its envelope has it: that of the question, which for many at once is `EVERYBODY`."""
     envelope: bytes
     messages: Messages
     patience: Patience
@@ -204,6 +207,8 @@ async def not_found(tx: Tx, unit: NotFound) -> Delivered:
     intent = await tx.one(FIND, execution=unit.update.execution)
     if intent is None or intent["kind"] != "remote":
         return Delivered(accepted=Accepted.STRANGER)
+    if unit.namespace not in (namespace_of(intent), EVERYBODY):
+        return Delivered(accepted=Accepted.FOREIGN)
     if intent["state"] != "OPEN" or intent["outcome"] == "UNKNOWN":
         return Delivered(accepted=Accepted.DUPLICATE)
     stored = await tx.one(COMMAND, execution=unit.update.execution)

@@ -12,11 +12,13 @@ from nerve.protocol.updates import LedgerMark
 
 PAGE_MAX = 1000
 
-OUTCOME = sql("select id, phase, output, failure from turn where id = :id")
-INTENTS = sql("select * from intent where turn = :turn order by ordinal")
-RUNS = sql("select * from run where turn = :turn and number > :after order by number limit :limit")
+OUTCOME = sql("select id, phase, output, failure from turn where id = :id and thread = :thread")
+INTENTS = sql("select * from intent where turn = :turn and thread = :thread order by ordinal")
+OWN = "turn in (select id from turn where id = :turn and thread = :thread)"
+"""A Turn of this Thread, and so of its Session and tenant: what hangs on a Turn is bound by it."""
+RUNS = sql(f"select * from run where {OWN} and number > :after order by number limit :limit")
 STEPS = sql(
-    "select * from step where turn = :turn and (run > :run or (run = :run and number > :after))"
+    f"select * from step where {OWN} and (run > :run or (run = :run and number > :after))"
     " order by run, number limit :limit"
 )
 TURNS = sql(
@@ -31,6 +33,11 @@ LATEST_OPEN = sql(
     "select id, session, thread, ordinal, request_id, phase, created_at, started_at, ended_at"
     " from turn where ended_at is null order by id desc limit :limit"
 )
+LATEST_OF = sql(
+    "select t.id, t.session, t.thread, t.ordinal, t.request_id, t.phase, t.created_at, t.started_at,"
+    " t.ended_at from turn t join session s on s.id = t.session where s.namespace = :namespace"
+    " and (t.ended_at is null or :ended = 1) order by t.id desc limit :limit"
+)
 NEAR = sql("select id from turn where id >= :low and id < :high order by id limit 5")
 EVENTS = sql(
     "select * from event where session = :session and sequence > :after"
@@ -42,13 +49,14 @@ HISTORY = sql(
 )
 RECEIPTS = sql(
     "select key, step, input_tokens, output_tokens, attempts, created_at from receipt"
-    " where turn = :turn order by created_at, key"
+    f" where {OWN} order by created_at, key"
 )
 LOCAL_CALLS = sql(
     "select r.key, r.step, r.body, r.created_at, j.step as applied_step, j.created_at as applied_at"
     " from receipt r left join journal j on j.thread = :thread and j.position = (select min(position)"
     " from journal where thread = :thread and turn = :turn and created_at >= r.created_at)"
-    " where r.turn = :turn and r.key like 'tool:%' order by r.created_at, r.key"
+    " where r.turn = :turn and exists (select 1 from turn where id = :turn and thread = :thread)"
+    " and r.key like 'tool:%' order by r.created_at, r.key"
 )
 HANDS_LEDGERS = sql("select route, id, epoch, position from hands_ledger")
 LIVE_HOSTS = sql("select id, role, pid, offers from host where state = 'LIVE' and role = :role")
@@ -66,9 +74,14 @@ KEPT_UPDATES = sql(
 )
 
 
-async def turn(tx: Tx, id: str) -> Row:
-    """The Turn with its Thread's phase, head and owner. Raises UnknownTurn naming near ones."""
+async def turn(tx: Tx, id: str, *, thread: str | None = None) -> Row:
+    """The Turn with its Thread's phase, head and owner, of `thread` where that is named.
+
+    Raises UnknownTurn: where no Thread was named it may name near ones, which may be anybody's.
+    """
     row = await tx.one(FIND_TURN, id=id)
+    if thread is not None and (row is None or row["thread"] != thread):
+        raise unknown_turn(id)
     if row is None:
         error = unknown_turn(id)
         start = id[:12]
@@ -79,9 +92,9 @@ async def turn(tx: Tx, id: str) -> Row:
     return row
 
 
-async def outcome(tx: Tx, id: str) -> Row:
-    """(id, phase, output, failure) of the Turn. Raises as `turn`."""
-    return await tx.one(OUTCOME, id=id) or await turn(tx, id)
+async def outcome(tx: Tx, id: str, *, thread: str) -> Row:
+    """(id, phase, output, failure) of a Turn of this Thread. Raises as `turn`."""
+    return await tx.one(OUTCOME, id=id, thread=thread) or await turn(tx, id, thread=thread)
 
 
 async def session(tx: Tx, id: str) -> Row:
@@ -98,8 +111,8 @@ async def thread(tx: Tx, id: str) -> Row:
     return row
 
 
-async def intents(tx: Tx, turn: str) -> Sequence[Row]:
-    return await tx.all(INTENTS, turn=turn)
+async def intents(tx: Tx, turn: str, thread: str) -> Sequence[Row]:
+    return await tx.all(INTENTS, turn=turn, thread=thread)
 
 
 async def kept_updates(tx: Tx, turn: str) -> Sequence[Row]:
@@ -107,12 +120,14 @@ async def kept_updates(tx: Tx, turn: str) -> Sequence[Row]:
     return await tx.all(KEPT_UPDATES, turn=turn)
 
 
-async def runs(tx: Tx, turn: str, *, after: int, limit: int) -> Sequence[Row]:
-    return await tx.all(RUNS, turn=turn, after=after, limit=checked(limit))
+async def runs(tx: Tx, turn: str, thread: str, *, after: int, limit: int) -> Sequence[Row]:
+    return await tx.all(RUNS, turn=turn, thread=thread, after=after, limit=checked(limit))
 
 
-async def steps(tx: Tx, turn: str, *, run: int, after: int, limit: int) -> Sequence[Row]:
-    return await tx.all(STEPS, turn=turn, run=run, after=after, limit=checked(limit))
+async def steps(
+    tx: Tx, turn: str, thread: str, *, run: int, after: int, limit: int
+) -> Sequence[Row]:
+    return await tx.all(STEPS, turn=turn, thread=thread, run=run, after=after, limit=checked(limit))
 
 
 async def turns(tx: Tx, thread: str, *, after: int, limit: int) -> Sequence[Row]:
@@ -120,7 +135,13 @@ async def turns(tx: Tx, thread: str, *, after: int, limit: int) -> Sequence[Row]
     return await tx.all(TURNS, thread=thread, after=after, limit=checked(limit))
 
 
-async def latest(tx: Tx, *, unfinished: bool, limit: int) -> Sequence[Row]:
+async def latest(
+    tx: Tx, *, unfinished: bool, limit: int, namespace: str | None = None
+) -> Sequence[Row]:
+    """The newest Turns, of one tenant where it is named."""
+    if namespace is not None:
+        ended = 0 if unfinished else 1
+        return await tx.all(LATEST_OF, namespace=namespace, ended=ended, limit=checked(limit))
     statement = LATEST_OPEN if unfinished else LATEST
     return await tx.all(statement, limit=checked(limit))
 
@@ -133,8 +154,8 @@ async def history(tx: Tx, thread: str, *, after: int, limit: int) -> Sequence[Ro
     return await tx.all(HISTORY, thread=thread, after=after, limit=checked(limit))
 
 
-async def receipts(tx: Tx, turn: str) -> Sequence[Row]:
-    return await tx.all(RECEIPTS, turn=turn)
+async def receipts(tx: Tx, turn: str, thread: str) -> Sequence[Row]:
+    return await tx.all(RECEIPTS, turn=turn, thread=thread)
 
 
 async def local_calls(tx: Tx, turn: str, thread: str) -> Sequence[Row]:

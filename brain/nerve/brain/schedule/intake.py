@@ -19,7 +19,15 @@ from nerve.common.logs import get_log
 from nerve.common.outbox import OutboxRow, Relay
 from nerve.common.sql import Ledger
 from nerve.protocol.envelope import Envelope, open_envelope
-from nerve.protocol.errors import BadInput, Damaged, NerveError, Refused, Unavailable, WrongLedger
+from nerve.protocol.errors import (
+    BadInput,
+    Damaged,
+    NerveError,
+    Refused,
+    Unauthorized,
+    Unavailable,
+    WrongLedger,
+)
 from nerve.protocol.updates import (
     ExecutionUpdate,
     NotFoundUpdate,
@@ -177,6 +185,7 @@ class Intake:
                 slot = self._scheduler.reserve()
                 missing = NotFound(
                     update=body,
+                    namespace=envelope.namespace,
                     envelope=envelope.raw,
                     messages=self._messages,
                     patience=self._patience,
@@ -210,6 +219,7 @@ class Intake:
 
         return Deliver(
             update=update,
+            namespace=envelope.namespace,
             envelope=envelope.raw,
             host=self._host,
             offers=offers,
@@ -245,6 +255,15 @@ class Intake:
         if delivered.accepted is Accepted.STRANGER:
             stranger = Refused("an update of an execution that this Brain never asked for")
             await self._refuse(each.envelope.raw, stranger, now)
+        elif delivered.accepted is Accepted.FOREIGN:
+            foreign = Unauthorized(
+                f"an update of {each.envelope.execution} names the namespace"
+                f" {each.envelope.namespace}, and another one asked for it",
+                where="namespace",
+                next_step="look at the Hands that sent it; the call is asked about again",
+            )
+            _log.error("an update of another namespace was refused", cause="namespace")
+            await self._refuse(each.envelope.raw, foreign, now)
 
     async def _set_aside(self, envelope: Envelope, error: BaseException, now: int) -> None:
         """An update that the ledger cannot take is kept for a person; Hands are asked afresh."""

@@ -26,6 +26,8 @@ from nerve.protocol.updates import LedgerMark
 
 COMMANDS = "commands"
 CONTROLS = "controls"
+EVERYBODY = "all"
+"""Stands for the namespace where one message is about many tenants."""
 
 
 def destination(lane: str, route: str) -> str:
@@ -173,7 +175,7 @@ class Messages:
             reply_to=self.reply_to,
             host=host,
         )
-        return self._row(f"{questions[0][0]}/ask", CONTROLS, route, body, "all", now)
+        return self._row(f"{questions[0][0]}/ask", CONTROLS, route, body, EVERYBODY, now)
 
     def settled(self, settled: Sequence[tuple[str, int]], route: str, now: int) -> OutboxRow:
         """Results that were applied, (id, sequence) each."""
@@ -184,7 +186,7 @@ class Messages:
             ),
             reply_to=self.reply_to,
         )
-        return self._row(f"{settled[0][0]}/settled", CONTROLS, route, body, "all", now)
+        return self._row(f"{settled[0][0]}/settled", CONTROLS, route, body, EVERYBODY, now)
 
     def _row(
         self, id: str, lane: str, route: str, body: Body, namespace: str, now: int
