@@ -21,7 +21,7 @@ from nerve.common.sql import open_sqlite
 from nerve.common.sql.lives import recognize
 from nerve.common.sql.survey import Survey, raise_epoch, survey
 from nerve.common.wakeups import LocalWakeups
-from nerve.deploy import doctor_broker
+from nerve.deploy import doctor_broker, stores
 from nerve.deploy.client import existing
 from nerve.deploy.doctor_broker import BrokerReport
 from nerve.deploy.needs import Needs, brain_needs, hands_needs
@@ -60,6 +60,8 @@ class Report:
     broker: list[Depth] = field(default_factory=list[Depth])
     server: BrokerReport | None = None
     """The broker that the settings name, where they name one."""
+    objects: str | None = None
+    """The object store that the settings name, where they name one."""
     settings: list[Any] = field(default_factory=list[Any])
     problems: list[str] = field(default_factory=list[str])
 
@@ -81,6 +83,9 @@ async def doctor(directory: Path, console: Console, settings: Settings) -> int:
         report.broker = await _depths(place, settings)
     _judge_queues(report, now)
     _judge_packages(report)
+    if settings.objects:
+        report.objects, problem = await stores.look(settings)
+        report.problems += [] if problem is None else [problem]
     if settings.broker:
         report.server = await doctor_broker.look(settings, *_for_the_broker(report, settings))
         report.problems += report.server.problems
@@ -171,6 +176,7 @@ def _lines(report: Report, now: int) -> list[str]:
         for depth in report.broker
     ]
     lines += [] if report.server is None else doctor_broker.lines(report.server)
+    lines += [] if report.objects is None else [report.objects]
     lines.append("Settings in force (environment variable, value, default):")
     lines += [
         f"  {each['variable']:<34} {each['value']!s:>10}  {each['default']!s:>10}  {each['about']}"

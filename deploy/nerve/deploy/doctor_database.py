@@ -7,7 +7,7 @@ from nerve.brain.ledger.backend import LEDGER
 from nerve.common.clock import SystemClock
 from nerve.common.logs import redact
 from nerve.common.settings import Settings, describe
-from nerve.deploy import doctor_broker
+from nerve.deploy import doctor_broker, stores
 from nerve.deploy.databases import address_of
 from nerve.deploy.needs import brain_needs
 from nerve.deploy.output import Console, day_time
@@ -25,6 +25,10 @@ async def doctor(console: Console, settings: Settings) -> int:
     address = address_of(settings)
     lines, problems, found = await _looked(settings)
     server = None
+    if settings.objects:
+        line, problem = await stores.look(settings)
+        lines.append(line)
+        problems += [] if problem is None else [problem]
     if settings.broker:
         server = await doctor_broker.look(settings, *_for_the_broker(found, settings))
         lines += doctor_broker.lines(server)

@@ -7,13 +7,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from nerve.common.clock import Clock
+from nerve.common.clock import Clock, SystemClock
 from nerve.common.logs import redact
 from nerve.common.objects.files import FileObjects
 from nerve.common.objects.port import ObjectStore
 from nerve.common.place import StateDirectory
 from nerve.common.settings import Settings
-from nerve.protocol.errors import BadInput, Unavailable
+from nerve.protocol.errors import BadInput, NerveError, Unavailable
 
 KEY = "NERVE_OBJECTS_KEY"
 SECRET = "NERVE_OBJECTS_SECRET"
@@ -98,7 +98,7 @@ async def opened(
     place: StateDirectory | None,
     clock: Clock,
     *,
-    patience_seconds: float = HOST_SECONDS,
+    patience_seconds: float | None = None,
 ) -> AsyncGenerator[ObjectStore | None]:
     """The store, open and proven for the length of a block. Raises BadInput, Unavailable."""
     store = objects_at(settings, place, clock)
@@ -108,10 +108,20 @@ async def opened(
     await store.open()
     try:
         if settings.objects:
-            await prove(store, settings, clock, patience_seconds=patience_seconds)
+            patience = HOST_SECONDS if patience_seconds is None else patience_seconds
+            await prove(store, settings, clock, patience_seconds=patience)
         yield store
     finally:
         await store.close()
+
+
+async def look(settings: Settings) -> tuple[str, str | None]:
+    """For `doctor`: a line about the store that the settings name, and what is wrong with it."""
+    try:
+        async with opened(settings, None, SystemClock(), patience_seconds=0.0):
+            return f"Objects {shown(settings)}: written and read", None
+    except NerveError as error:
+        return f"Objects {shown(settings)}: not usable", str(error)
 
 
 async def prove(

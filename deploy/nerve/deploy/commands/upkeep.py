@@ -10,6 +10,7 @@ from nerve.deploy.commands.options import (
     DatabaseUrl,
     Directory,
     Json,
+    ObjectsUrl,
     app,
     console_of,
     run,
@@ -74,6 +75,7 @@ def doctor(
     directory: Directory = STATE,
     database: DatabaseUrl = None,
     broker: BrokerUrl = None,
+    objects: ObjectsUrl = None,
     json_lines: Json = False,
 ) -> None:
     """Show what is here and in force, what is wrong, and what mends it."""
@@ -84,7 +86,7 @@ def doctor(
         raise typer.Exit(room.adopt_directory(directory, adopt, console))
     if forget is not None:
         run(room.forget_ledger(directory, forget, console))
-    settings = settings_of(database=database, broker=broker)
+    settings = settings_of(database=database, broker=broker, objects=objects)
     if settings.database:
         from nerve.deploy.doctor_database import doctor as of_database
 
