@@ -59,7 +59,7 @@ chaos: setup ## kill at every point and KILLS times at random, with a report in 
 	PYTHONPATH=tests $(BIN)/python -m chaos.run --kills $(KILLS) $(ARGS)
 
 .PHONY: bench
-bench: setup ## ratios against peers and limits, in one run (ARGS=--quick for a short look)
+bench: setup ## ratios against peers and limits, in one run (ARGS=--servers on real servers, --scale, --quick)
 	$(BIN)/python tests/bench/run.py $(ARGS)
 
 .PHONY: images
@@ -69,6 +69,10 @@ images: ## build both images, and stand-ins of all others where no registry answ
 .PHONY: integration
 integration: setup ## ports, kills and faults on servers in containers of this run; nothing else, none skipped
 	PYTHONPATH=tests $(BIN)/python -m integration.run $(ARGS)
+
+.PHONY: bench-hands
+bench-hands: setup ## Hands alone on real servers beside the broker's own rate, and their memory under large commands
+	PYTHONPATH=tests $(BIN)/python -m bench.hands_alone $(ARGS)
 
 .PHONY: capabilities
 capabilities: setup ## each promise with the tests that show it, from the last test run

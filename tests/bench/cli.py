@@ -1,7 +1,7 @@
 """The command: chooses peers and rounds, runs them, prints the report, fails on a missed bar."""
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from bench import bars, imports, report
@@ -9,7 +9,8 @@ from bench.bars import Bar
 from bench.growth import GrowthPlan
 from bench.instrument import Instrument
 from bench.plan import Phases
-from bench.runner import CONTENDERS, PeerFailed, Runner
+from bench.runner import CONTENDERS, SCALED, PeerFailed, Runner
+from bench.server_bars import RABBIT, scale_bars, server_bars
 
 BUILD = Path(__file__).resolve().parents[2] / "build" / "bench"
 MISSED = 1
@@ -19,6 +20,8 @@ def arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="bench", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="one short round: does it work")
     parser.add_argument("--rounds", type=int, help="alternated rounds (3; 1 with --quick)")
+    parser.add_argument("--servers", action="store_true", help="peers and nerve on real servers")
+    parser.add_argument("--scale", action="store_true", help="two and four replicas of each role")
     parser.add_argument("--only", nargs="+", choices=list(CONTENDERS), help="these peers alone")
     parser.add_argument("--no-slow", action="store_true", help="without the slow flush column")
     parser.add_argument("--no-growth", action="store_true", help="without long Threads and waits")
@@ -71,15 +74,51 @@ def main(argv: Sequence[str]) -> int:
     phases = Phases(directory=BUILD)
     instrument = Instrument.find(BUILD)
     runner = Runner(BUILD, instrument, phases.quick() if asked.quick else phases)
-    names = runner.ready(asked.only or list(CONTENDERS))
-    run(runner, names, asked.rounds or (1 if asked.quick else 3), not asked.no_slow)
-    if not asked.no_growth:
-        grow(runner, names, quick=asked.quick)
-    judged = judge(runner)
+    rounds = asked.rounds or (1 if asked.quick else 3)
+    try:
+        judged = kind(asked)(runner, asked, rounds)
+    finally:
+        runner.close()
     text = report.markdown(runner.results, judged, instrument.said())
     report.write(BUILD, text, runner.results, judged)
     print(text)
     return verdict(judged, partial=asked.only is not None or asked.no_growth)
+
+
+def embedded(runner: Runner, asked: argparse.Namespace, rounds: int) -> list[Bar]:
+    names = runner.ready(
+        asked.only or [name for name, one in CONTENDERS.items() if not one.servers]
+    )
+    run(runner, names, rounds, not asked.no_slow)
+    if not asked.no_growth:
+        grow(runner, names, quick=asked.quick)
+    return judge(runner)
+
+
+def kind(
+    asked: argparse.Namespace,
+) -> Callable[[Runner, argparse.Namespace, int], list[Bar]]:
+    if asked.scale:
+        return scaling
+    return servers if asked.servers else embedded
+
+
+def scaling(runner: Runner, asked: argparse.Namespace, rounds: int) -> list[Bar]:
+    names = runner.ready([RABBIT, *SCALED])
+    for number in range(asked.rounds or (1 if asked.quick else 5)):
+        print(f"pairs {number + 1}", flush=True)
+        runner.calibrate()
+        runner.scaled_round(names)
+    return scale_bars(runner.results)
+
+
+def servers(runner: Runner, asked: argparse.Namespace, rounds: int) -> list[Bar]:
+    names = runner.ready(asked.only or [name for name, one in CONTENDERS.items() if one.servers])
+    for number in range(rounds):
+        print(f"round {number + 1} of {rounds}", flush=True)
+        runner.calibrate()
+        runner.round(names)
+    return server_bars(runner.results)
 
 
 def verdict(judged: Sequence[Bar], *, partial: bool) -> int:

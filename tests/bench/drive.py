@@ -19,9 +19,10 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from bench import processes, shim
+from bench import database, processes, shim
 from bench.peer import Peer
 from bench.plan import Phases
+from bench.servers_env import DATABASE, server_pids
 
 TURN_LIMIT_S = 180.0
 GRACE_S = 5.0
@@ -51,6 +52,7 @@ class Roles:
     """The peer's processes beside this one; they end with this process."""
 
     def __init__(self, peer: Peer) -> None:
+        self.servers = server_pids(os.environ)
         self._commands = dict(peer.procs())
         self._live = {role: self._start(role) for role in self._commands}
 
@@ -59,6 +61,18 @@ class Roles:
 
     def pids(self) -> dict[str, int]:
         return {"driver": os.getpid(), **{role: p.pid for role, p in self._live.items()}}
+
+    def usages(self) -> dict[str, processes.Usage]:
+        """Of these processes, and of the servers that they use."""
+        return processes.usages(self.pids()) | {
+            name: processes.together(pids) for name, pids in self.servers.items()
+        }
+
+    def pss_mib(self) -> dict[str, float]:
+        pss = {role: processes.pss_mib(pid) for role, pid in self.pids().items()}
+        return pss | {
+            name: round(sum(map(processes.pss_mib, pids)), 1) for name, pids in self.servers.items()
+        }
 
     def restart(self, role: str) -> None:
         stop(self._live[role])
@@ -87,20 +101,25 @@ class Snapshot:
     at: float
     machine_s: float
     roles: Mapping[str, processes.Usage]
+    servers: frozenset[str]
     store: int
     counters: shim.Counters | None
+    database: database.Counted | None
 
     def until(self, later: "Snapshot", turns: int) -> dict[str, Any]:
         # A phase in which no turn ended (a very busy machine) tells its whole cost.
         turns = max(turns, 1)
         cpu = {role: later.roles[role].cpu_s - self.roles[role].cpu_s for role in self.roles}
         written = sum(later.roles[r].written - self.roles[r].written for r in self.roles)
+        own = sum(seconds for role, seconds in cpu.items() if role not in self.servers)
         wall = later.at - self.at
         others = later.machine_s - self.machine_s - sum(cpu.values())
         row: dict[str, Any] = {
             "cpu_ms_turn": {role: round(s / turns * 1e3, 3) for role, s in cpu.items()},
             "cpu_ms_turn_all": round(sum(cpu.values()) / turns * 1e3, 3),
-            "cpu_share": round(sum(cpu.values()) / wall, 4),
+            "cpu_ms_turn_own": round(own / turns * 1e3, 3),
+            "cpu_share": round(own / wall, 4),
+            "cpu_share_all": round(sum(cpu.values()) / wall, 4),
             "others_share": round(max(0.0, others) / wall / (os.cpu_count() or 1), 3),
             "written_turn": round(written / turns),
             "store_turn": round((later.store - self.store) / turns),
@@ -108,6 +127,14 @@ class Snapshot:
         if self.counters and later.counters:
             for name, value in dataclasses.asdict(later.counters).items():
                 row[f"{name}_turn"] = round((value - getattr(self.counters, name)) / turns, 3)
+        if self.database and later.database:
+            row["commits_turn"] = round(
+                (later.database.transactions - self.database.transactions) / turns, 3
+            )
+            row["wal_turn"] = round((later.database.wal_bytes - self.database.wal_bytes) / turns)
+            row["statements_turn"] = round(
+                (later.database.statements - self.database.statements) / turns, 2
+            )
         return row
 
 
@@ -124,9 +151,11 @@ class Driver:
         return Snapshot(
             at=time.perf_counter(),
             machine_s=processes.machine_busy_s(),
-            roles=processes.usages(self._roles.pids()),
+            roles=self._roles.usages(),
+            servers=frozenset(self._roles.servers),
             store=self._peer.store_bytes(),
             counters=shim.read_counters(os.environ),
+            database=database.counted(url) if (url := os.environ.get(DATABASE)) else None,
         )
 
     async def one(self) -> float:
@@ -145,25 +174,29 @@ class Driver:
         took = list[float]()
         before = self.snapshot()
 
+        began = time.perf_counter()
+
         async def sender() -> None:
-            while time.perf_counter() - before.at < seconds:
+            took.append(await self.one())
+            while time.perf_counter() - began < seconds:
                 took.append(await self.one())
 
         await asyncio.gather(*(sender() for _ in range(count)))
+        rate = round(len(took) / (time.perf_counter() - began), 1)
         after = self.snapshot()
-        rate = round(len(took) / (after.at - before.at), 1)
         costs = before.until(after, len(took))
         return {"turns": len(took), "turns_s": rate, **quantiles(took), **costs}
 
     def memory(self) -> dict[str, float]:
-        return {role: processes.pss_mib(pid) for role, pid in self._roles.pids().items()}
+        return self._roles.pss_mib()
 
     async def quiet(self, seconds: float) -> dict[str, Any]:
         """What the processes burn while nobody asks for anything."""
         before = self.snapshot()
         await asyncio.sleep(seconds)
         costs = before.until(self.snapshot(), 1)
-        return {"cpu_share": costs["cpu_share"], "cpu_ms": costs["cpu_ms_turn"]}
+        shares = {name: costs[name] for name in ("cpu_share", "cpu_share_all")}
+        return {**shares, "cpu_ms": costs["cpu_ms_turn"]}
 
     async def run(self, phases: Phases) -> dict[str, Any]:
         row = dict[str, Any]()
@@ -173,6 +206,10 @@ class Driver:
         for count in phases.outstanding:
             row[f"at_{count}"] = await self.outstanding(count, phases.rate_s)
         row["pss_mib"] = self.memory()
+        if phases.statements_s and (url := os.environ.get(DATABASE)):
+            database.count_statements(url, on=True)
+            row["counted"] = await self.outstanding(phases.outstanding[0], phases.statements_s)
+            database.count_statements(url, on=False)
         if phases.quiet_s:
             await asyncio.sleep(phases.settle_s)
             row["quiet"] = await self.quiet(phases.quiet_s)

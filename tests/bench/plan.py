@@ -16,6 +16,7 @@ class Phases:
     outstanding: tuple[int, ...] = (64, 256)
     settle_s: float = 2.0
     quiet_s: float = 10.0
+    statements_s: float = 0.0
     acknowledgements: Path | None = None
 
     @property
@@ -28,6 +29,14 @@ class Phases:
     def slowed(self) -> "Phases":
         """The column with slower flushes: latency and one rate are enough."""
         return replace(self, outstanding=(64,), quiet_s=0.0)
+
+    def with_servers(self) -> "Phases":
+        """With a database server one short phase more, which counts statements."""
+        return replace(self, statements_s=self.rate_s / 2)
+
+    def scaled(self) -> "Phases":
+        """More replicas on one ledger: one rate, and nothing else."""
+        return replace(self, outstanding=(64,), idle_s=0.0, quiet_s=0.0, statements_s=0.0)
 
     def ordered(self) -> "Phases":
         """The check of the order of flushes: few turns, every event logged."""

@@ -64,6 +64,11 @@ def usage(pid: int) -> Usage:
     return Usage(cpu_s=cpu_seconds(pid), written=written)
 
 
+def together(pids: Iterable[int]) -> Usage:
+    each = [usage(pid) for pid in pids]
+    return Usage(cpu_s=sum(one.cpu_s for one in each), written=sum(one.written for one in each))
+
+
 def usages(roles: Mapping[str, int]) -> dict[str, Usage]:
     return {role: usage(pid) for role, pid in roles.items()}
 

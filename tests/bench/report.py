@@ -11,7 +11,7 @@ from typing import Any
 
 from bench import bars
 from bench.bars import Bar
-from bench.runner import CONTENDERS, Results
+from bench.runner import ALL, Results
 
 ROWS: Sequence[tuple[str, str, float]] = (
     ("one at a time, p50 ms", "idle.p50_ms", 1),
@@ -25,12 +25,19 @@ ROWS: Sequence[tuple[str, str, float]] = (
     ("of which driver", "at_64.cpu_ms_turn.driver", 1),
     ("of which Brain", "at_64.cpu_ms_turn.brain", 1),
     ("of which Hands", "at_64.cpu_ms_turn.hands", 1),
+    ("of which PostgreSQL", "at_64.cpu_ms_turn.postgres", 1),
+    ("of which RabbitMQ", "at_64.cpu_ms_turn.rabbitmq", 1),
+    ("of which RocketMQ", "at_64.cpu_ms_turn.rocketmq", 1),
+    ("of which Redis", "at_64.cpu_ms_turn.redis", 1),
     ("CPU ms a turn at 256", "at_256.cpu_ms_turn_all", 1),
     ("commits a turn, one at a time", "idle.commits_turn", 1),
     ("commits a turn at 64", "at_64.commits_turn", 1),
     ("commits a turn at 256", "at_256.commits_turn", 1),
     ("flushes a turn, one at a time", "idle.flushes_turn", 1),
     ("flushes a turn at 64", "at_64.flushes_turn", 1),
+    ("statements a turn at 64", "counted.statements_turn", 1),
+    ("KiB of WAL a turn, one at a time", "idle.wal_turn", 1 / 1024),
+    ("KiB of WAL a turn at 64", "at_64.wal_turn", 1 / 1024),
     ("doorbells a turn, one at a time", "idle.datagrams_turn", 1),
     ("doorbells a turn at 64", "at_64.datagrams_turn", 1),
     ("KiB written a turn, one at a time", "idle.written_turn", 1 / 1024),
@@ -39,7 +46,11 @@ ROWS: Sequence[tuple[str, str, float]] = (
     ("resident driver, MiB (Pss under load)", "pss_mib.driver", 1),
     ("resident Brain, MiB", "pss_mib.brain", 1),
     ("resident Hands, MiB", "pss_mib.hands", 1),
+    ("resident servers, MiB: PostgreSQL", "pss_mib.postgres", 1),
+    ("RabbitMQ", "pss_mib.rabbitmq", 1),
+    ("RocketMQ", "pss_mib.rocketmq", 1),
     ("idle CPU of all processes, %", "quiet.cpu_share", 100),
+    ("idle CPU with the servers, %", "quiet.cpu_share_all", 100),
     ("others' share of the machine at 64", "at_64.others_share", 1),
 )
 SLOW_ROWS: Sequence[tuple[str, str, float]] = (
@@ -81,7 +92,7 @@ def spread(rows: list[dict[str, Any]], path: str, scale: float) -> str:
 def figures(
     by_peer: dict[str, list[dict[str, Any]]], rows: Sequence[tuple[str, str, float]]
 ) -> str:
-    names = [name for name in CONTENDERS if name in by_peer]
+    names = [name for name in ALL if name in by_peer]
     body = [
         [label, *(spread(by_peer[name], path, scale) for name in names)]
         for label, path, scale in rows
@@ -93,9 +104,9 @@ def figures(
 def ratios(results: Results) -> str:
     pairs = [
         (mine, other)
-        for mine in ("nerve-1p", "nerve-2p")
-        for other in ("langgraph", "dbos")
-        if mine in results.rounds and other in results.rounds
+        for mine in results.rounds
+        for other in results.rounds
+        if mine.startswith("nerve") and not other.startswith("nerve")
     ]
     if not pairs:
         return "No ratios: they need nerve and a peer in one run."
@@ -148,16 +159,25 @@ def bar_table(judged: Sequence[Bar]) -> str:
     return table(["bar", "found", "must", "aim", ""], body)
 
 
+def slowed(results: Results) -> str:
+    head = "## Every flush 2 ms slower\n\n"
+    return head + figures(results.slow, SLOW_ROWS) if results.slow else ""
+
+
 def orders(results: Results) -> str:
+    """Only where the flushes are those of our own processes."""
+    if not (results.orders or results.flushes or results.slow):
+        return ""
+    head = "## Acknowledgements against flushes\n\n"
     heads = ["", "acknowledgements", "before their flush", "not seen", "commits", "unflushed"]
     body = [
         [name, str(v.checked), str(len(v.early)), str(v.unseen), str(v.commits), str(v.bare)]
         for name, v in results.orders.items()
     ]
     if body:
-        return table(heads, body)
+        return head + table(heads, body)
     counted = "; ".join(f"{name} {count} a turn" for name, count in results.flushes.items())
-    return f"Not checked (needs the shim). Flushes by strace: {counted or 'not counted'}."
+    return f"{head}Not checked (needs the shim). Flushes by strace: {counted or 'not counted'}."
 
 
 def settings(results: Results) -> str:
@@ -189,8 +209,8 @@ def markdown(results: Results, judged: Sequence[Bar], instrument: str) -> str:
         "## Bars\n\n" + bar_table(judged),
         "## Ratios\n\n" + ratios(results),
         "## Figures\n\n" + figures(results.rounds, ROWS),
-        "## Every flush 2 ms slower\n\n" + figures(results.slow, SLOW_ROWS),
-        "## Acknowledgements against flushes\n\n" + orders(results),
+        slowed(results),
+        orders(results),
         growth(results),
         "## Settings\n\n" + settings(results),
         "## Calibration\n\n" + calibration(results),

@@ -6,7 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,6 +16,8 @@ from bench import order, processes, shim, venvs
 from bench.growth import GrowthPlan
 from bench.instrument import Instrument, Launch
 from bench.plan import Phases
+from bench.servers import Servers
+from support.services import Unavailable
 
 TESTS = Path(__file__).resolve().parents[1]
 PEER_LIMIT_S = 900.0
@@ -28,6 +30,17 @@ class Contender:
 
     module: str
     environment: str | None
+    servers: Sequence[str] = ()
+    variables: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+def _nerve(broker: str = "rabbitmq", *, brains: int = 1, hands: int = 1) -> Contender:
+    return Contender(
+        module=f"nerve_{broker}",
+        environment=None,
+        servers=["postgres", broker],
+        variables={"BENCH_BRAIN_COUNT": str(brains), "BENCH_HANDS_COUNT": str(hands)},
+    )
 
 
 CONTENDERS: Mapping[str, Contender] = {
@@ -35,7 +48,21 @@ CONTENDERS: Mapping[str, Contender] = {
     "dbos": Contender(module="dbos", environment="dbos"),
     "nerve-1p": Contender(module="nerve_1p", environment=None),
     "nerve-2p": Contender(module="nerve_2p", environment=None),
+    "absurd": Contender(module="absurd", environment="absurd", servers=["postgres"]),
+    "dbos-postgres": Contender(module="dbos", environment="dbos", servers=["postgres"]),
+    "taskiq": Contender(module="taskiq", environment="taskiq", servers=["rabbitmq", "redis"]),
+    "nerve-rabbitmq": _nerve(),
+    "nerve-rocketmq": _nerve("rocketmq"),
 }
+SCALED: Mapping[str, Contender] = {
+    "2 Brains": _nerve(brains=2),
+    "2 Hands": _nerve(hands=2),
+    "4 Brains": _nerve(brains=4),
+    "4 Hands": _nerve(hands=4),
+}
+"""More replicas on the same ledgers; each is compared with one of each, right before it."""
+
+ALL: Mapping[str, Contender] = {**CONTENDERS, **SCALED}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -63,15 +90,24 @@ class Runner:
         self._instrument = instrument
         self._phases = phases
         self._pythons = dict[str, Path]()
+        self._servers = Servers()
         self.results = Results()
+
+    def close(self) -> None:
+        self._servers.drop()
 
     def ready(self, names: list[str]) -> list[str]:
         """Makes the environments; a contender that is not there yet is skipped by name."""
         present = list[str]()
         for name in names:
-            contender = CONTENDERS[name]
+            contender = ALL[name]
             if find_spec(f"bench.peers.{contender.module}_peer") is None:
                 self.results.skipped[name] = f"tests/bench/peers/{contender.module}_peer.py missing"
+                continue
+            try:
+                self._servers.require(contender.servers)
+            except Unavailable as missing:
+                self.results.skipped[name] = str(missing)
                 continue
             self._pythons[name] = venvs.interpreter(contender.environment, self._build / "venvs")
             present.append(name)
@@ -86,6 +122,10 @@ class Runner:
     def round(self, names: list[str]) -> None:
         for name in names:
             self._attempt(name, self.results.rounds, "normal")
+
+    def scaled_round(self, names: list[str]) -> None:
+        for name in names:
+            self._attempt(name, self.results.rounds, "scaled")
 
     def slow_round(self, names: list[str]) -> None:
         for name in names:
@@ -115,7 +155,7 @@ class Runner:
             return
         directory = self._fresh(name)
         plan = replace(plan, directory=directory)
-        command = [str(self._pythons[name]), "-m", "bench.growth", CONTENDERS[name].module]
+        command = [str(self._pythons[name]), "-m", "bench.growth", ALL[name].module]
         launch = self._instrument.counting(directory)
         variables = {**launch.environment, "BENCH_EFFECT_FILE": str(plan.effect_file)}
         log = directory / "peer.log"
@@ -127,9 +167,13 @@ class Runner:
             return
         directory = self._fresh(name)
         phases = replace(self._phases, directory=directory)
-        launch: Launch | None = self._instrument.counting(directory)
+        launch: Launch | None = self._launch(name, directory)
+        if ALL[name].servers:
+            phases = phases.with_servers()
         if kind == "slow":
             phases, launch = phases.slowed(), self._instrument.slowing(directory)
+        if kind == "scaled":
+            phases = phases.scaled()
         if launch is None:
             return
         try:
@@ -140,9 +184,13 @@ class Runner:
             return
         into.setdefault(name, []).append(row)
         shutil.rmtree(directory)
-        idle, busy = row["idle"], row["at_64"]
+        idle, busy = row.get("idle", {}).get("p50_ms", "-"), row["at_64"]
         costs = f"{busy['turns_s']}/s at 64, {busy['cpu_ms_turn_all']} ms CPU a turn"
-        print(f"  {name} ({kind}): p50 {idle['p50_ms']} ms, {costs}", flush=True)
+        print(f"  {name} ({kind}): p50 {idle} ms, {costs}", flush=True)
+
+    def _launch(self, name: str, directory: Path) -> Launch:
+        """Flushes of a server happen where no shim of ours is."""
+        return Launch() if ALL[name].servers else self._instrument.counting(directory)
 
     def _fresh(self, name: str) -> Path:
         directory = self._build / "state" / name
@@ -151,15 +199,22 @@ class Runner:
         return directory
 
     def _drive(self, name: str, phases: Phases, launch: Launch) -> dict[str, Any]:
-        module = CONTENDERS[name].module
+        contender = ALL[name]
+        module = contender.module
         python = str(self._pythons[name])
         command = [*launch.prefix, python, "-m", "bench.drive", module, phases.dump()]
-        variables = {**launch.environment, "BENCH_EFFECT_FILE": str(phases.effect_file)}
+        variables = {
+            **launch.environment,
+            **contender.variables,
+            **self._servers.fresh(contender.servers),
+            "BENCH_EFFECT_FILE": str(phases.effect_file),
+        }
         return self._row(command, variables, phases.directory / "peer.log")
 
     def _row(self, command: list[str], variables: Mapping[str, str], log: Path) -> dict[str, Any]:
         """The JSON line that the command prints; its whole process group ends with it."""
-        environment = {**os.environ, "PYTHONPATH": str(TESTS), **variables}
+        path = os.pathsep.join(filter(None, (str(TESTS), os.environ.get("PYTHONPATH"))))
+        environment = {**os.environ, "PYTHONPATH": path, **variables}
         with log.open("wb") as errors:
             process = subprocess.Popen(
                 command,

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from bench import bars, cli, report
+from bench import bars, cli, report, server_bars
 from bench.bars import Bar
 from bench.runner import Results
 
@@ -57,3 +57,34 @@ def test_the_report_names_each_bar_and_what_was_not_measured() -> None:
     text = report.markdown(found, bars.bars(found), "shim")
     assert "rate at 64 outstanding, times LangGraph's | 10 | at least 8 | 16 | met" in text
     assert "**dbos** not measured: no network" in text
+
+
+def test_on_servers_each_bar_is_a_ratio_to_its_own_peer() -> None:
+    found = Results()
+    found.rounds = {
+        "nerve-rabbitmq": [row(1000.0), row(900.0)],
+        "nerve-rocketmq": [row(400.0), row(450.0)],
+        "absurd": [row(100.0), row(150.0)],
+        "taskiq": [row(250.0), row(300.0)],
+    }
+    for one in found.rounds["nerve-rabbitmq"]:
+        one["effects"] = {"lines": 3, "turns": 3}
+    states = {bar.name: (bar.value, bar.state) for bar in server_bars.server_bars(found)}
+    assert states["nerve-rabbitmq rate at 64 outstanding, times Absurd's"] == (
+        8.0,
+        "met, aim not reached",
+    )
+    assert states["nerve-rabbitmq rate at 64 outstanding, times taskiq's"][0] == 3.5
+    assert states["nerve-rocketmq rate at 64, times nerve-rabbitmq's"] == (0.45, "MISSED")
+    assert states["nerve-rabbitmq effects missing or doubled"] == (0.0, "met")
+
+
+def test_more_replicas_are_compared_with_one_of_each_in_the_same_round() -> None:
+    found = Results()
+    found.rounds = {"nerve-rabbitmq": [row(100.0), row(50.0)], "2 Brains": [row(90.0), row(50.0)]}
+    for rows in found.rounds.values():
+        for one in rows:
+            one["effects"] = {"lines": 1, "turns": 1}
+    values = {bar.name: bar.value for bar in server_bars.scale_bars(found)}
+    assert values["rate at 64 with 2 Brains, times that with one of each"] == 0.95
+    assert values["rate at 64 with 4 Hands, times that with one of each"] is None

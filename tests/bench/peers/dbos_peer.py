@@ -1,6 +1,7 @@
-"""DBOS on SQLite at its best settings: client and Brain are one process, Hands another."""
+"""DBOS at its best settings, on SQLite or PostgreSQL: client and Brain are one process, Hands another."""
 
 import asyncio
+import os
 import signal
 import sqlite3
 import subprocess
@@ -71,20 +72,23 @@ def launch(role: str, url: str) -> None:
 class Peer:
     def __init__(self, directory: Path) -> None:
         self._path = directory / "dbos.db"
-        self._url = f"sqlite:///{self._path}"
+        self._url = os.environ.get("BENCH_POSTGRES", f"sqlite:///{self._path}")
 
     def settings(self) -> Mapping[str, str]:
         return {
             "version": f"dbos {version('dbos')}",
-            "store": "SQLite system database, its own defaults",
-            "sync level": f"journal_mode={self._journal_mode()}, synchronous as DBOS leaves it",
+            "store": f"{self._url.partition(':')[0]} system database, its own defaults",
+            "sync level": self._sync_level(),
             "polls": f"queue and result every {POLL_S * 1000:.0f} ms (defaults: 1 s)",
             "tool": "queue to another process; client inside the Brain's process",
         }
 
-    def _journal_mode(self) -> str:
+    def _sync_level(self) -> str:
+        if not self._url.startswith("sqlite"):
+            return "fsync and synchronous_commit on"
         with closing(sqlite3.connect(self._path)) as connection:
-            return str(connection.execute("pragma journal_mode").fetchone()[0])
+            mode = connection.execute("pragma journal_mode").fetchone()[0]
+        return f"journal_mode={mode}, synchronous as DBOS leaves it"
 
     def _command(self, role: str) -> list[str]:
         return [sys.executable, "-m", "bench.peers.dbos_peer", role, self._url]
