@@ -3,12 +3,14 @@
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
+from nerve.brain.agents.local import LOCAL_ROUTE
 from nerve.brain.ledger import queries, retention
 from nerve.brain.ledger.claim import release_threads
 from nerve.brain.ledger.definitions import Changed, Offer, offer
 from nerve.brain.ledger.inquiries import OPEN_CALL, Patience
 from nerve.brain.ledger.seats import sit
 from nerve.brain.schedule.frames import WARM_FRAMES_MAX, Frames
+from nerve.brain.schedule.greeting import Greeting
 from nerve.brain.schedule.intake import Intake
 from nerve.brain.schedule.invocation import Office
 from nerve.brain.schedule.registry import AGENT, frozen
@@ -31,7 +33,7 @@ from nerve.protocol.envelope import open_envelope
 from nerve.protocol.errors import BindingMismatch
 from nerve.protocol.executor import Executor
 from nerve.protocol.identity import turn_of
-from nerve.protocol.updates import OutputPageUpdate
+from nerve.protocol.updates import HelloUpdate, OutputPageUpdate
 
 if TYPE_CHECKING:
     from nerve.brain.runtime import DurableRuntime
@@ -88,6 +90,7 @@ class Execution:
                 bytes_max=settings.arguments_bytes_max,
                 clock=runtime.clock,
             )
+        self._greeting: Greeting | None = None
         self.pages: list[Callable[[OutputPageUpdate], None]] = []
         self._loops: list[Loop] = []
         self._claims: Loop | None = None
@@ -131,8 +134,10 @@ class Execution:
             seat=runtime.backend.seat,
             pages=self._page,
             large=self.large,
+            hello=self._hello,
         )
         await self._open_executors()
+        await self._greet()
         await self._start_loops(patience)
 
     async def _sit(self) -> None:
@@ -176,6 +181,22 @@ class Execution:
             consumer, self.intake.accept, self._runtime.ledger, clock=self._runtime.clock
         )
         await self._inbox.start()
+
+    async def _greet(self) -> None:
+        """Where an object store was named, Hands that are up must share it."""
+        runtime = self._runtime
+        if self.large is None or self._broker is None or not runtime.settings.objects:
+            return
+        bindings = [
+            each for _, agent in runtime.registry.items() for each in agent.bindings.values()
+        ]
+        routes = {each.route for each in bindings if each.route and each.route != LOCAL_ROUTE}
+        self._greeting = Greeting(self._broker, self.large, runtime.messages, clock=runtime.clock)
+        await self._greeting.meet(sorted(routes - self.routes.executors.keys()))
+
+    def _hello(self, route: str, update: HelloUpdate) -> None:
+        if self._greeting is not None:
+            self._greeting.heard(route, update)
 
     async def _start_loops(self, patience: Patience) -> None:
         runtime, settings = self._runtime, self._runtime.settings

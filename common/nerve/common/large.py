@@ -29,7 +29,7 @@ from nerve.protocol.errors import (
     TooLarge,
     Unavailable,
 )
-from nerve.protocol.objects import Holds, ObjectRef, value_scope
+from nerve.protocol.objects import Holds, ObjectRef, StoreProof, value_scope
 
 _log = get_log("nerve.common.large")
 
@@ -175,6 +175,24 @@ class Large:
                 where=ref.scope,
                 next_step="its writer must put canonical JSON",
             ) from error
+
+    async def proof(self, deployment: str) -> StoreProof:
+        """An object of this ledger that whoever shares the store can read."""
+        body = canonical_bytes(self._ledger.identity.id)
+        ref = await self.store.put(f"probe/{deployment}", body)
+        return StoreProof(address=self.store.shown[:1024], ref=ref)
+
+    async def unreadable(self, proof: StoreProof) -> str | None:
+        """Why the object of another side cannot be read here; None: it can."""
+        try:
+            await self.store.get(proof.ref)
+            return None
+        except LOST as error:
+            return (
+                f"what was put into {proof.address} is not in {self.store.shown}: {error.message}"
+            )
+        except Unavailable as error:
+            return error.message
 
 
 @final

@@ -184,6 +184,7 @@ class Assembly:
             clock=clock,
             metrics=self.metrics,
             topic=controls(self.deployment, self.route),
+            large=self.large,
             cancelled=lambda execution: self._ring(self._cancelled_channel()),
         )
         self.ownership = Ownership(

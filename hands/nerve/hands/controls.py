@@ -6,6 +6,8 @@ from typing import final
 from nerve.common import faults
 from nerve.common.clock import Clock
 from nerve.common.inbox import Refusal, refuse
+from nerve.common.large import Large
+from nerve.common.logs import get_log
 from nerve.common.sql import Ledger
 from nerve.hands.authorize import Gate
 from nerve.hands.engine import Engine
@@ -16,6 +18,7 @@ from nerve.hands.metrics import HandsMetrics
 from nerve.hands.report import Answers
 from nerve.protocol.controls import (
     CancelExecution,
+    Hello,
     QueryExecution,
     ReadOutput,
     ReplayUpdates,
@@ -24,6 +27,10 @@ from nerve.protocol.controls import (
 )
 from nerve.protocol.envelope import Envelope, open_envelope
 from nerve.protocol.errors import BadInput, NerveError, Unavailable, WrongLedger
+from nerve.protocol.objects import StoreProof
+from nerve.protocol.updates import HelloUpdate
+
+_log = get_log("nerve.hands.controls")
 
 faults.register("hands", ["hands.controls.before_handle", "hands.controls.handled"])
 
@@ -47,6 +54,7 @@ class Controls:
         metrics: HandsMetrics,
         topic: str,
         cancelled: Callable[[str], object],
+        large: Large | None = None,
     ) -> None:
         self._ledger = ledger
         self._gate = gate
@@ -57,6 +65,7 @@ class Controls:
         self._metrics = metrics
         self._topic = topic
         self._cancelled = cancelled
+        self._large = large
 
     async def accept(self, raws: Sequence[bytes]) -> None:
         """Return after each control was handled or refused."""
@@ -104,8 +113,30 @@ class Controls:
                 await self._answers.read_output(body, namespace=namespace)
             case CancelExecution():
                 await self._cancel(body)
+            case Hello():
+                await self._greet(body)
             case _:
                 raise BadInput(f"a {envelope.kind} came as a control", where="kind")
+
+    async def _greet(self, hello: Hello) -> None:
+        """Say whether large values of that Brain can be read here, and show one of ours."""
+        store: StoreProof | None = None
+        problem: str | None = "this Hands host has no object store"
+        if self._large is not None:
+            store = await self._large.proof(self._speaker.deployment)
+            problem = await self._large.unreadable(hello.store)
+        if problem is not None:
+            _log.error("a Brain shares no objects with this host", cause="greeting", reason=problem)
+        self._answers.hello(
+            HelloUpdate(
+                token=hello.token,
+                host=self._speaker.host,
+                store=store,
+                problem=problem,
+                at=self._clock.now_ms(),
+            ),
+            cell=hello.reply_to.address,
+        )
 
     async def _cancel(self, body: CancelExecution) -> None:
         unit = Cancel(

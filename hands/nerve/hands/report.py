@@ -28,6 +28,7 @@ from nerve.protocol.output import PAGE_BYTES_MAX, OutputPage, OutputSeal
 from nerve.protocol.updates import (
     Absence,
     ExecutionUpdate,
+    HelloUpdate,
     NotFoundUpdate,
     OutputPageUpdate,
     SnapshotUpdate,
@@ -35,7 +36,7 @@ from nerve.protocol.updates import (
 
 _log = get_log("nerve.hands.report")
 
-Answer = SnapshotUpdate | NotFoundUpdate | OutputPageUpdate
+Answer = SnapshotUpdate | NotFoundUpdate | OutputPageUpdate | HelloUpdate
 
 Publish = Callable[[str, Sequence[bytes]], Awaitable[None]]
 
@@ -203,6 +204,10 @@ class Answers:
             except TooLarge:
                 # Control characters take six bytes in JSON: a smaller page fits.
                 limit = max(1, limit // 4)
+
+    def hello(self, body: HelloUpdate, *, cell: str) -> None:
+        """Answer a greeting."""
+        self._say(body, cell=cell, namespace="all")
 
     async def close(self) -> None:
         tasks = list(self._tasks.values())

@@ -5,7 +5,8 @@ from typing import Annotated, Final
 from pydantic import Field
 
 from nerve.protocol.commands import ReplyTo
-from nerve.protocol.identity import ExecutionField, NameField, RequestField
+from nerve.protocol.identity import ExecutionField, IdField, NameField, RequestField
+from nerve.protocol.objects import StoreProof
 from nerve.protocol.output import PAGE_BYTES_MAX
 from nerve.protocol.wire import Count, Ordinal, Reason, Wire
 
@@ -71,3 +72,12 @@ class SettledExecutions(Wire):
 
     settled: Annotated[tuple[Question, ...], Field(min_length=1, max_length=QUESTIONS_MAX)]
     reply_to: ReplyTo
+
+
+class Hello(Wire):
+    """A Brain starts: can you read what I put into my object store? Answered by a HelloUpdate."""
+
+    reply_to: ReplyTo
+    token: IdField
+    """Comes back in the answer, so that an old one is not taken for it."""
+    store: StoreProof

@@ -23,6 +23,7 @@ from nerve.protocol.canonical import (
 from nerve.protocol.commands import StartCommand
 from nerve.protocol.controls import (
     CancelExecution,
+    Hello,
     QueryExecution,
     ReadOutput,
     ReplayUpdates,
@@ -46,6 +47,7 @@ from nerve.protocol.identity import (
 )
 from nerve.protocol.updates import (
     ExecutionUpdate,
+    HelloUpdate,
     NotFoundUpdate,
     OutputPageUpdate,
     SnapshotUpdate,
@@ -68,10 +70,12 @@ class Kind(StrEnum):
     READ_OUTPUT = "control.read_output"
     SETTLED = "control.settled"
     ROUTE_QUERY = "control.route_query"
+    HELLO = "control.hello"
     EXECUTION = "update.execution"
     NOT_FOUND = "update.not_found"
     OUTPUT_PAGE = "update.output_page"
     SNAPSHOT = "update.snapshot"
+    HELLO_UPDATE = "update.hello"
 
     @property
     def is_command(self) -> bool:
@@ -87,9 +91,15 @@ class Kind(StrEnum):
 
 
 Control = (
-    QueryExecution | CancelExecution | ReplayUpdates | ReadOutput | SettledExecutions | RouteQuery
+    QueryExecution
+    | CancelExecution
+    | ReplayUpdates
+    | ReadOutput
+    | SettledExecutions
+    | RouteQuery
+    | Hello
 )
-Update = ExecutionUpdate | NotFoundUpdate | OutputPageUpdate | SnapshotUpdate
+Update = ExecutionUpdate | NotFoundUpdate | OutputPageUpdate | SnapshotUpdate | HelloUpdate
 Body = StartCommand | Control | Update
 
 BODIES: Final[dict[str, type[Body]]] = {
@@ -100,10 +110,12 @@ BODIES: Final[dict[str, type[Body]]] = {
     Kind.READ_OUTPUT: ReadOutput,
     Kind.SETTLED: SettledExecutions,
     Kind.ROUTE_QUERY: RouteQuery,
+    Kind.HELLO: Hello,
     Kind.EXECUTION: ExecutionUpdate,
     Kind.NOT_FOUND: NotFoundUpdate,
     Kind.OUTPUT_PAGE: OutputPageUpdate,
     Kind.SNAPSHOT: SnapshotUpdate,
+    Kind.HELLO_UPDATE: HelloUpdate,
 }
 _KINDS: Final = {model: Kind(kind) for kind, model in BODIES.items()}
 _SEQUENCED: Final = frozenset({Kind.EXECUTION, Kind.SNAPSHOT})

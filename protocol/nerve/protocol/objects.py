@@ -18,6 +18,14 @@ class ObjectRef(Wire):
     bytes: Count
 
 
+class StoreProof(Wire):
+    """An object that its writer can read: whoever shares the store can read it too."""
+
+    address: Annotated[str, StringConstraints(min_length=1, max_length=1024)]
+    """Where the writer's store is, for people, without secrets."""
+    ref: ObjectRef
+
+
 class Holds(StrEnum):
     """Which value of an execution an object holds."""
 

@@ -7,8 +7,8 @@ from pydantic import model_validator
 
 from nerve.protocol.errors import NerveError
 from nerve.protocol.execution import Effect, ExecutionResult, ExecutionState, check_effect
-from nerve.protocol.identity import ExecutionField, NameField
-from nerve.protocol.objects import ObjectRef
+from nerve.protocol.identity import ExecutionField, IdField, NameField
+from nerve.protocol.objects import ObjectRef, StoreProof
 from nerve.protocol.output import OutputPage, OutputSeal
 from nerve.protocol.wire import Code, Count, Digest, Millis, Ordinal, Reason, Wire
 
@@ -110,5 +110,17 @@ class OutputPageUpdate(Wire):
     pages: tuple[OutputPage, ...]
     next_offset: Count
     seal: OutputSeal | None = None
+    at: Millis
+    seat: NameField | None = None
+
+
+class HelloUpdate(Wire):
+    """Whether this host can read the object of a Hello, and one of its own to be read in turn."""
+
+    token: IdField
+    host: NameField
+    store: StoreProof | None = None
+    problem: Reason | None = None
+    """Why the object cannot be read here."""
     at: Millis
     seat: NameField | None = None

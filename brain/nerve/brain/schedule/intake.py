@@ -30,6 +30,7 @@ from nerve.protocol.errors import (
 )
 from nerve.protocol.updates import (
     ExecutionUpdate,
+    HelloUpdate,
     NotFoundUpdate,
     OutputPageUpdate,
     SnapshotUpdate,
@@ -66,6 +67,7 @@ class Intake:
         seat: str,
         pages: Callable[[OutputPageUpdate], None],
         large: Large | None = None,
+        hello: Callable[[str, HelloUpdate], None] = lambda route, update: None,
     ) -> None:
         self._ledger = ledger
         self._scheduler = scheduler
@@ -79,6 +81,7 @@ class Intake:
         self._seat = seat
         self._met: set[str] = set()
         self._pages = pages
+        self._hello = hello
         self._results = Results(ledger, large, clock=clock)
 
     async def accept(self, raws: Sequence[bytes]) -> None:
@@ -197,6 +200,9 @@ class Intake:
                 return self._waiting(self._ledger.submit(not_found, missing), envelope, slot)
             case OutputPageUpdate():
                 self._pages(body)
+                return None
+            case HelloUpdate():
+                self._hello(envelope.route, body)
                 return None
             case _:
                 raise _misplaced(envelope)

@@ -63,6 +63,10 @@ class FileObjects:
         self._clock = clock or SystemClock()
         self._pool: ThreadPoolExecutor | None = None
 
+    @property
+    def shown(self) -> str:
+        return f"file://{self._folder}"
+
     async def open(self) -> None:
         self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="nerve-objects")
         await self._run(self._prepare)

@@ -24,6 +24,11 @@ class ObjectStore(Protocol):
       retention and erasure.
     """
 
+    @property
+    def shown(self) -> str:
+        """Where it is, for people; holds no secret."""
+        ...
+
     async def open(self) -> None: ...
 
     async def put(self, scope: str, body: bytes) -> ObjectRef:

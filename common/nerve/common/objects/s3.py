@@ -127,6 +127,10 @@ class S3Objects:
         if settings.secret:
             register_secret(settings.secret)
 
+    @property
+    def shown(self) -> str:
+        return self._settings.shown
+
     async def open(self) -> None:
         """Make the client; nothing is asked of the server yet."""
         self._pool = ThreadPoolExecutor(self._settings.threads, thread_name_prefix="nerve-s3")
