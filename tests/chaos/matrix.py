@@ -18,11 +18,23 @@ from pathlib import Path
 from typing import Self
 from unittest.mock import patch
 
-from chaos.points import AT_THE_END, FOUR, MEMORY, ONE, TWO, Case, also_armed, kinds_for, matches
-from nerve.common.broker.sqlite import SqliteBroker
+from chaos.points import (
+    AT_THE_END,
+    FOUR,
+    MEMORY,
+    ONE,
+    SERVERS,
+    TWO,
+    Case,
+    also_armed,
+    kinds_for,
+    matches,
+)
 from nerve.common.settings import load
 from nerve.protocol import topics
+from support import cluster_place
 from support.cluster import FAST, PRODUCTION, Cluster, Forge, Node
+from support.cluster_place import Servers
 from support.cluster_world import MIX
 from support.probe import Audit, Probe
 
@@ -31,6 +43,7 @@ ARRANGEMENTS: Mapping[str, Mapping[str, int]] = {
     TWO: {"brain": 1, "hands": 1},
     FOUR: {"brain": 2, "hands": 2},
     MEMORY: {"both": 1},
+    SERVERS: {"brain": 1, "hands": 1},
 }
 MODES: Mapping[str, Mapping[str, str]] = {
     "normal": FAST,
@@ -87,12 +100,17 @@ class Campaign:
         *,
         seed: int = 0,
         environment: Mapping[str, str] | None = None,
+        servers: Servers | None = None,
     ) -> AsyncGenerator[Self]:
         given = dict(FAST if environment is None else environment)
+        shared = ["NERVE_HINTS"]
+        if servers is not None:
+            given |= servers.environment()
+            shared += servers.environment()
         if arrangement == MEMORY:
             given["CHAOS_BROKER"] = "memory"
         cluster = Cluster(forge, place, given)
-        ours = {name: value for name, value in given.items() if name == "NERVE_HINTS"}
+        ours = {name: value for name, value in given.items() if name in shared}
         try:
             with patch.dict(os.environ, ours):
                 async with Probe.open(cluster.state, place, load()) as probe:
@@ -266,7 +284,7 @@ class Campaign:
 
     async def send_garbage(self) -> None:
         """What cannot be read, on every topic of the directory."""
-        broker = SqliteBroker(self.cluster.state, self.probe.backend.wakeups)
+        broker = cluster_place.broker(self.cluster.state, self.probe.backend.wakeups, load())
         await broker.open()
         try:
             cell = self.probe.backend.ledger.identity.id

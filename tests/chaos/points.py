@@ -31,11 +31,15 @@ OF_THE_DIRECTORY = (
     "common.broker.sqlite.*",
     "common.lives.*",
     "common.http.*",
+    "common.hub.*",
     "common.inbox.done.*",
     "common.inbox.drop.*",
+    "common.inbox.give_up.*",
+    "common.inbox.refuse.*",
+    "common.inbox.replay.*",
     "brain.not_found.*",
 )
-"""Points of files and of a hub in front of them, and what a file tells the matrix."""
+"""Points of files and of a hub in front of them, of an operator, and what a file tells the matrix."""
 
 OPERATOR = ("hands.claim_unknown.*", "hands.reconcile.*")
 CLIENT = (

@@ -7,20 +7,22 @@ from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
-from nerve.brain.ledger.backend import LocalBackend
+from nerve.brain.ledger.backend import LocalBackend, SessionBackend
 from nerve.brain.runtime import DurableRuntime
 from nerve.common import logs
 from nerve.common.broker.memory import MemoryBroker
 from nerve.common.broker.port import Broker
-from nerve.common.broker.sqlite import SqliteBroker
 from nerve.common.broker.unruly import Disorder, UnrulyBroker
 from nerve.common.place import StateDirectory
 from nerve.common.settings import Settings, load
 from nerve.common.wakeups import Doorbell, Wakeups
+from nerve.hands.ledger.backend import PostgresStorage
 from nerve.hands.worker import WorkerRuntime
 from nerve.protocol.errors import NerveError
 from nerve.protocol.executor import Executor
 from nerve.protocol.identity import SessionKey
+from support import cluster_place
+from support.cluster_place import brain_backend, hands_place
 from support.cluster_world import World
 
 MISSING_SECONDS = 0.5
@@ -69,7 +71,7 @@ Opened = AsyncGenerator[tuple[DurableRuntime | None, WorkerRuntime | None]]
 @asynccontextmanager
 async def _brain(state: Path, world: World, settings: Settings) -> Opened:
     async with AsyncExitStack() as stack:
-        backend = await stack.enter_async_context(LocalBackend.open(state))
+        backend = await stack.enter_async_context(brain_backend(state))
         broker = _broker(state, backend.wakeups, settings)
         stack.push_async_callback(broker.close)
         runtime = _runtime(backend, world, settings, broker=broker)
@@ -87,7 +89,7 @@ async def _hands(state: Path, world: World, settings: Settings) -> Opened:
         broker = _broker(state, bell, settings)
         await broker.open()
         stack.push_async_callback(broker.close)
-        worker = _worker(place, world, settings, bell, broker)
+        worker = _worker(hands_place(state), world, settings, bell, broker)
         stack.push_async_callback(worker.close)
         await worker.start()
         yield None, worker
@@ -116,7 +118,7 @@ async def _both(state: Path, world: World, settings: Settings) -> Opened:
 
 
 def _runtime(
-    backend: LocalBackend,
+    backend: SessionBackend,
     world: World,
     settings: Settings,
     *,
@@ -135,28 +137,25 @@ def _runtime(
 
 
 def _worker(
-    place: StateDirectory, world: World, settings: Settings, bell: Wakeups, broker: Broker | None
+    place: StateDirectory | PostgresStorage,
+    world: World,
+    settings: Settings,
+    bell: Wakeups,
+    broker: Broker | None,
 ) -> WorkerRuntime:
     return WorkerRuntime(
         place,
         world.hands(),
         broker=broker,
         settings=settings,
-        wakeups=bell,
+        wakeups=bell if isinstance(place, StateDirectory) else None,
         authorize=world.authorize,
         missing_seconds=float(os.environ.get("CHAOS_MISSING_SECONDS", MISSING_SECONDS)),
     )
 
 
 def _broker(state: Path, bell: Wakeups, settings: Settings) -> Broker:
-    broker = SqliteBroker(
-        state,
-        bell,
-        publish_seconds=settings.publish_seconds,
-        poll_seconds=settings.broker_poll_seconds,
-        ack_seconds=settings.ack_seconds,
-        sweep_seconds=settings.sweep_seconds,
-    )
+    broker = cluster_place.broker(state, bell, settings)
     seed = os.environ.get("CHAOS_DISORDER")
     if seed is None:
         return broker
@@ -178,7 +177,7 @@ def client(state: str, acks: str, *kinds: str) -> int:
 
 
 async def _client(state: Path, acks: Path, kinds: tuple[str, ...]) -> int:
-    async with LocalBackend.open(state) as backend, DurableRuntime(backend) as runtime:
+    async with brain_backend(state) as backend, DurableRuntime(backend) as runtime:
         for number, kind in enumerate(kinds):
             session = await runtime.session(SessionKey("c", f"{acks.stem}-{number}"), agent="chaos")
             thread = await session.open_thread("side", agent="chaos")

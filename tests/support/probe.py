@@ -10,17 +10,18 @@ from pathlib import Path
 
 from nerve.brain.handles import Turn
 from nerve.brain.ledger import queries
-from nerve.brain.ledger.backend import LocalBackend
+from nerve.brain.ledger.backend import SessionBackend
 from nerve.brain.runtime import DurableRuntime
 from nerve.brain.state.turn import TurnPhase
 from nerve.brain.why import Reason
 from nerve.common.settings import Settings
 from nerve.common.sql import Row, Tx, sql
-from nerve.hands.operations import ExecutionReconciliation, ExecutionStore
+from nerve.hands.operations import ExecutionReconciliation
 from nerve.protocol.errors import NerveError, WrongState
 from nerve.protocol.execution import ExecutionResult, ExecutionState
 from nerve.protocol.identity import SessionKey, ThreadKey
 from support import effects
+from support.cluster_place import brain_backend, execution_store, served
 from support.cluster_world import REPEATABLE, World
 from support.effects import Effects
 
@@ -97,7 +98,7 @@ class Audit:
 async def resolve_unknown(state: Path, effect_file: Path) -> list[Unknown]:
     """Reconcile every open UNKNOWN with what the effect file says; what was found."""
     found: list[Unknown] = []
-    async with await ExecutionStore.open(state) as store:
+    async with await execution_store(state) as store:
         for view in await store.unknown():
             counted = Effects.read(effect_file)
             happened = counted.done[view.execution]
@@ -129,7 +130,7 @@ async def resolve_unknown(state: Path, effect_file: Path) -> list[Unknown]:
 class Probe:
     """An API-only host on a state directory that others run on."""
 
-    def __init__(self, state: Path, world: World, backend: LocalBackend, runtime: DurableRuntime):
+    def __init__(self, state: Path, world: World, backend: SessionBackend, runtime: DurableRuntime):
         self.state = state
         self.world = world
         self.backend = backend
@@ -143,7 +144,7 @@ class Probe:
     @asynccontextmanager
     async def open(cls, state: Path, place: Path, settings: Settings) -> AsyncGenerator["Probe"]:
         async with (
-            LocalBackend.open(state) as backend,
+            brain_backend(state) as backend,
             DurableRuntime(backend, settings=settings) as runtime,
         ):
             yield cls(state, World(place), backend, runtime)
@@ -184,7 +185,7 @@ class Probe:
 
     async def resolve(self) -> None:
         """Reconcile what is UNKNOWN by now."""
-        if not (self.state / "hands-hands.db").exists():
+        if not served() and not (self.state / "hands-hands.db").exists():
             return
         for each in await resolve_unknown(self.state, self.world.effects):
             self.unknown[each.execution] = each

@@ -77,11 +77,12 @@ class Storm:
         """The database of a side through its proxy."""
         return at(self.databases[side], self.proxies[side].port)
 
-    def start(self, role: str) -> None:
+    def start(self, role: str, replica: int = 1) -> None:
         log = (self.place / f"{role}.log").open("ab")
         environment = os.environ | QUICK | {"NERVE_DATABASE": self.through(role)}
         environment |= {"NERVE_BROKER": self.broker, "EFFECTS": str(self.effects)}
-        self.running[role] = subprocess.Popen(
+        name = role if replica == 1 else f"{role}-{replica}"
+        self.running[name] = subprocess.Popen(
             [sys.executable, "-m", "nerve.deploy", role, str(APP), "--dir", self.place / "state"],
             env=environment,
             stdout=log,
@@ -141,7 +142,7 @@ def a_server() -> Generator[NativeServer]:
 
 
 @contextmanager
-def storm(server: NativeServer, place: Path) -> Generator[Storm]:
+def storm(server: NativeServer, place: Path, *, replicas: int = 1) -> Generator[Storm]:
     """Brain and Hands on two databases of `server`, running."""
     url = server.address(VARIABLE)
     port = urlsplit(url).port
@@ -151,7 +152,8 @@ def storm(server: NativeServer, place: Path) -> Generator[Storm]:
         made = Storm(server, place, databases, {"brain": one, "hands": other})
         try:
             for side in SIDES:
-                made.start(side)
+                for number in range(replicas):
+                    made.start(side, number + 1)
             yield made
         finally:
             for role in list(made.running):
