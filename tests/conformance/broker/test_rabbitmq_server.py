@@ -1,7 +1,10 @@
 """What is promised of RabbitMQ alone: how its queues are made, who makes them, and what follows when they go."""
 
 import asyncio
+import gc
 import json
+import logging
+from collections import Counter
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -14,6 +17,7 @@ from nerve.common.broker.port import Consumer, Delivery
 from nerve.common.broker.rabbitmq import RabbitBroker
 from nerve.common.broker.rabbitmq_address import RabbitSettings, rabbitmq_at
 from nerve.protocol.errors import BadInput, BrokerUnavailable
+from support.amqp_proxy import AmqpProxy
 from support.rabbit import below, manage, permit, virtual_host
 from support.servers.rabbitmq import AMQP_CA, AMQP_TLS, MANAGEMENT
 from support.waiting import soon, until
@@ -87,6 +91,7 @@ async def test_a_topic_is_a_durable_quorum_queue_with_a_limit_and_a_place_for_de
         assert numbered(3) == sorted(seen(await take(consume(found), 3)))
 
 
+@pytest.mark.report("U45")
 async def test_a_policy_lowers_the_limit_and_what_exceeds_it_is_set_aside(url: str) -> None:
     async with broker(url) as found:
         await soon(found.publish(TOPIC, [b"poison"]))
@@ -277,6 +282,40 @@ async def test_closing_while_reconnecting_says_nothing(
         assert isinstance(publishing.exception(), BrokerUnavailable | None)
     ours = [each for each in caplog.records if each.name.startswith(("nerve", "asyncio"))]
     assert [] == [each for each in ours if each.levelname == "ERROR"]
+
+
+@pytest.mark.report("U33")
+async def test_reconnects_leave_nothing_behind(url: str, caplog: pytest.LogCaptureFixture) -> None:
+    # What pytest captures would keep every error, and with it every connection.
+    for name in ("nerve", "aiormq", "aio_pika"):
+        caplog.set_level(logging.CRITICAL, logger=name)
+    parts = urlsplit(url)
+    with AmqpProxy.before(parts.hostname or "", parts.port or 0) as proxy:
+        place = f"{parts.username}:{parts.password}@127.0.0.1:{proxy.port}"
+        async with broker(urlunsplit(("amqp", place, parts.path, "", ""))) as found:
+            consumer = consume(found)
+            for number in range(20):
+                body = b"%d" % number
+                while True:  # as the relay does
+                    try:
+                        await soon(found.publish(TOPIC, [body]))
+                        break
+                    except BrokerUnavailable:
+                        continue
+                seen_now: list[bytes] = []
+                while body not in seen_now:
+                    deliveries = await soon(consumer.receive())
+                    consumer.ack(deliveries)
+                    seen_now += seen(deliveries)
+                proxy.cut()
+            gc.collect()
+            alive = Counter(
+                type(each).__name__
+                for each in gc.get_objects()
+                if str(type(each).__module__).partition(".")[0] in ("aio_pika", "aiormq")
+            )
+    # Of each link a connection and a channel, in both libraries, and those that are just being made.
+    assert alive["Connection"] <= 8 and alive["Channel"] <= 8, alive
 
 
 @pytest.mark.capability("E3.1")
