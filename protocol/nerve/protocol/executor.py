@@ -15,6 +15,8 @@ UpdateSink = Callable[[Sequence[bytes]], Awaitable[None]]
 class ExecutorCapabilities:
     """What a caller may rely on; a binding may offer less."""
 
+    recover: bool = True
+    """A repeated command, or a question after a loss, finds what became of the call."""
     query: bool = True
     cancel: bool = True
     output: bool = True

@@ -173,3 +173,21 @@ async def test_more_calls_than_slots_all_end(world: World) -> None:
 
 async def test_it_says_what_a_caller_may_rely_on(world: World) -> None:
     assert world.executor.capabilities().routes == ("hands",)
+
+
+@pytest.mark.capability("G5.1")
+async def test_an_endpoint_says_what_it_can_and_claims_nothing_by_that(world: World) -> None:
+    told = world.executor.capabilities()
+    assert (told.query, told.cancel, told.output, told.replay) == (True, True, True, True)
+    assert told.routes == ("hands",)
+    assert told.recover
+    assert (world.effects.entered, world.told.raws) == ([], [])
+    # What it says holds: a call is recovered, queried, cancelled and streamed through this endpoint.
+    execution = await world.run("stop")
+    await until(lambda: world.effects.entered == [execution], "the tool runs")
+    await world.executor.control([world.asker.query(execution), world.asker.replay(execution)])
+    await world.told.until(
+        lambda told: told.snapshots[execution] or told.updates[execution], "it was answered"
+    )
+    await world.executor.control([world.asker.cancel(execution)])
+    assert (await world.told.end(execution)).state is S.CANCELLED

@@ -1,7 +1,7 @@
 """Two copies of one Brain ledger on one broker: each gets what it asked for, and both are named."""
 
 import sqlite3
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +12,7 @@ from nerve.brain.agents.react import ReactAgent, ScriptedModel
 from nerve.brain.ledger.backend import LocalBackend, SessionBackend
 from nerve.brain.ledger.postgres_backend import PostgresBackend
 from nerve.brain.runtime import DurableRuntime
-from nerve.common.broker import Broker, SqliteBroker
+from nerve.common.broker import Broker, Consumer, Credit, SqliteBroker
 from nerve.common.sql.postgres_source import Address, UrlSource
 from nerve.common.sql.postgres_survey import survey as remote_survey
 from nerve.common.sql.survey import survey
@@ -29,6 +29,31 @@ PATIENT = replace(QUICK, inquiry_silence_seconds=60.0, repeat_first_seconds=60.0
 TURNS = 6
 
 
+LANES = ("commands", "controls")
+
+
+class Noting:
+    """A broker that notes the topics it is asked for."""
+
+    def __init__(self, under: Broker, names: dict[str, set[str]]) -> None:
+        self._under = under
+        self._names = names
+
+    async def open(self) -> None:
+        await self._under.open()
+
+    async def publish(self, topic: str, bodies: Sequence[bytes]) -> None:
+        self._names["published"].add(topic)
+        await self._under.publish(topic, bodies)
+
+    def consume(self, topic: str, group: str, *, credit: Credit) -> Consumer:
+        self._names["consumed"].add(topic)
+        return self._under.consume(topic, group, credit=credit)
+
+    async def close(self) -> None:
+        await self._under.close()
+
+
 class Bench:
     """The Hands that both Brains speak to, and a queue file between all of them."""
 
@@ -36,6 +61,9 @@ class Bench:
         self.place = place
         self.effects: list[str] = []
         self._stack = stack
+        self.names: dict[str, dict[str, set[str]]] = {
+            side: {"published": set(), "consumed": set()} for side in ("brain", "hands")
+        }
         self.catalog = Catalog(route="hands")
 
         @self.catalog.tool
@@ -43,24 +71,24 @@ class Bench:
             self.effects.append(context.execution)
             return text
 
-    async def broker(self) -> Broker:
+    async def broker(self, side: str) -> Broker:
         bell = Doorbell.open(self.place)
         self._stack.callback(bell.close)
-        broker = SqliteBroker(self.place, bell)
+        broker = Noting(SqliteBroker(self.place, bell), self.names[side])
         await broker.open()
         self._stack.push_async_callback(broker.close)
         return broker
 
     async def hands(self) -> None:
         worker = WorkerRuntime(
-            self.place / "hands", self.catalog, broker=await self.broker(), settings=PATIENT
+            self.place / "hands", self.catalog, broker=await self.broker("hands"), settings=PATIENT
         )
         await self._stack.enter_async_context(worker)
 
     async def brain(self, backend: SessionBackend) -> DurableRuntime:
         agent = ReactAgent("whole", version="1", model=ScriptedModel(answer), tools=self.catalog)
         runtime = DurableRuntime(
-            backend, agents=[agent], broker=await self.broker(), settings=PATIENT
+            backend, agents=[agent], broker=await self.broker("brain"), settings=PATIENT
         )
         return await self._stack.enter_async_context(runtime)
 
@@ -154,3 +182,24 @@ async def test_a_database_that_was_read_back_beside_the_original_is_told_from_it
 
 def _name(url: str) -> str:
     return url.rpartition("/")[2].partition("?")[0]
+
+
+@pytest.mark.timeout(90)
+@pytest.mark.capability("E9.4", "E1.1")
+async def test_replicas_of_one_brain_share_ledger_group_and_seat(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    async with bench(tmp_path) as here:
+        async with LocalBackend.open(state) as one, LocalBackend.open(state) as two:
+            assert (one.seat, one.ledger.identity) == (two.seat, two.ledger.identity)
+            brains = await here.brain(one), await here.brain(two)
+            await ask_both(*brains)
+            assert len(here.effects) == len({*here.effects}) == 2 * TURNS
+            assert survey(state / "brain.db").notes == []
+            # Nothing was configured, and no tenant is in a name: both sides derive the same.
+            cell = one.ledger.identity.id
+            asked, served = (here.names[side] for side in ("brain", "hands"))
+            assert asked["consumed"] == served["published"] == {f"nerve.local.updates.{cell}"}
+            assert served["consumed"] == {f"nerve.local.hands.{lane}" for lane in LANES}
+            assert "nerve.local.hands.commands" in asked["published"] <= served["consumed"]
+            for brain in brains:
+                await brain.close()
