@@ -97,6 +97,25 @@ async def test_a_commit_that_is_gone_is_noticed_where_nothing_else_tells() -> No
         await operator.close()
 
 
+async def test_who_comes_while_a_ledger_is_closed_takes_it_for_no_restored_one() -> None:
+    """The writer of a closed lane is gone from the table, which only there means nothing."""
+    async with database() as url:
+        for turn in range(5):
+            ledger = await open_postgres(url, SCHEMA, clock=SystemClock(), create=True)
+            await ledger.commit(put, f"before {turn}")
+            closing = asyncio.create_task(ledger.close())
+            late = [ledger.submit(put, f"{turn} {number}") for number in range(50)]
+            for _ in range(200):
+                late.append(ledger.submit(put, f"{turn} {len(late)}"))
+                await asyncio.sleep(0)
+            await closing
+            for error in await asyncio.gather(*late, return_exceptions=True):
+                assert not isinstance(error, WrongLedger)
+        again = await open_postgres(url, SCHEMA, clock=SystemClock(), create=False)
+        assert again.identity.epoch == 1
+        await again.close()
+
+
 @pytest.fixture
 def server() -> Generator[NativeServer]:
     with a_server() as made:

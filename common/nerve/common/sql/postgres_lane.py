@@ -108,6 +108,8 @@ class Lane:
 
     async def close(self) -> None:
         await self.rest()
+        # Whoever still comes finds no row of this writer, and that is no restored ledger.
+        self._confirmed = 0
         connection, self._connection = self._connection, None
         if connection is not None:
             try:
@@ -254,7 +256,7 @@ class Lane:
         if self._connection is None or self._connection.raw.is_closed():
             await self._drop()
             connection = Connection(await self._source.lease())
-            if self._batch:
+            if self._confirmed:
                 await self._recognize(connection)
             else:
                 # It must be there before the first batch: an absent row cannot be locked.
