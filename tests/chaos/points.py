@@ -24,8 +24,26 @@ RARE = (
 )
 """What no healthy run reaches; `test_rare_points` brings each about by hand."""
 
-ELSEWHERE = ("common.rabbitmq.*", "common.rocketmq.*", "common.broker.ro*", "common.objects.s3.*")
-"""Points of brokers that need a server: their own chaos tests run where there is one."""
+LARGE = (
+    "common.large.*",
+    "common.inbox.begin_try.*",
+    "common.inbox.done.*",
+    "common.inbox.drop.*",
+    "common.inbox.give_up.*",
+    "common.inbox.hold.*",
+    "common.inbox.replay.*",
+    "common.inbox.uncount.*",
+)
+"""What only large values reach: `test_large` stops a writer and a collector there, `e2e/objects` kills hosts."""
+
+ELSEWHERE = (
+    "common.rabbitmq.*",
+    "common.rocketmq.*",
+    "common.broker.ro*",
+    "common.objects.s3.*",
+    *LARGE,
+)
+"""Points of brokers that need a server, and of large values: their own tests stop there."""
 
 OF_THE_DIRECTORY = (
     "common.broker.sqlite.*",

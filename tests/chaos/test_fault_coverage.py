@@ -33,6 +33,7 @@ COVERED = {
     "hands/publisher.py": "Relay and the broker have the points",
     "hands/report.py Answers._drive": "the broker has the points; a lost answer is asked for again",
     "hands/assembly.py": "drop_lock has the points",
+    "brain/schedule/greeting.py": "the broker has the points; a lost greeting is an unanswered one",
     "brain/testing/": "a rehearsal in memory for users' tests",
 }
 """Places whose points stand one call further in or out, with the reason."""

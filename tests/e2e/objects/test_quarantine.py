@@ -59,7 +59,7 @@ async def test_a_quarantined_command_is_seen_and_replayed_or_given_up(
     tmp_path: Path, decision: str
 ) -> None:
     # Brain repeats its command so rarely that nothing goes on by itself.
-    slow = FAST | {"repeat_first_seconds": 3600.0}
+    slow: dict[str, Any] = FAST | {"repeat_first_seconds": 3600.0}
     world = LargeWorld(folder=tmp_path, settings=Settings(**slow, inbox_tries_max=1))
     async with world.brain() as brain:
         assert brain.runtime is not None
@@ -104,7 +104,10 @@ async def test_a_quarantined_command_is_seen_and_replayed_or_given_up(
 async def test_a_quarantined_result_is_seen_and_replayed_or_given_up(
     tmp_path: Path, decision: str
 ) -> None:
-    slow = FAST | {"inquiry_silence_seconds": 3600.0, "repeat_first_seconds": 3600.0}
+    slow: dict[str, Any] = FAST | {
+        "inquiry_silence_seconds": 3600.0,
+        "repeat_first_seconds": 3600.0,
+    }
     world = LargeWorld(folder=tmp_path, settings=Settings(**slow, inbox_tries_max=1))
     async with world.hands():
         async with world.brain() as brain:
