@@ -338,13 +338,15 @@ class Assembly:
             return 0
         room = self.settings.hands_backlog - self.starts.waiting
         credit = self.engine.free + max(0, room)
-        self._starved = credit <= 0
+        # Until it is told: whoever else asks must not take this away from the one that waits.
+        self._starved = self._starved or credit <= 0
         return credit
 
     def _ended(self, execution: str) -> None:
         self.progresses.ended(execution)
         self.starts.pull()
         if self._starved and self._commands is not None:
+            self._starved = False
             self._commands.poke()
 
     async def release(self, tx: Tx, host: str, now: int) -> None:

@@ -1,6 +1,7 @@
 """Workers behind a broker: one engine, one ledger, one group, however many replicas there are."""
 
 import asyncio
+import dataclasses
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from nerve.common.broker import Consumer, MemoryBroker
+from nerve.common.broker.port import Credit
 from nerve.common.place import StateDirectory
 from nerve.common.settings import Settings
 from nerve.common.wakeups import Doorbell
@@ -68,13 +70,18 @@ async def _listen(consumer: Consumer, told: Told) -> None:
 
 @asynccontextmanager
 async def replica(
-    directory: Path, catalog: Catalog, broker: MemoryBroker, *, slots: int = 8
+    directory: Path,
+    catalog: Catalog,
+    broker: MemoryBroker,
+    *,
+    slots: int = 8,
+    settings: Settings = SETTINGS,
 ) -> AsyncGenerator[WorkerRuntime]:
     place = StateDirectory.open(directory, create=True)
     bell = Doorbell.open(directory)
     try:
         async with WorkerRuntime(
-            place, catalog, broker=broker, slots=slots, settings=SETTINGS, wakeups=bell
+            place, catalog, broker=broker, slots=slots, settings=settings, wakeups=bell
         ) as worker:
             yield worker
     finally:
@@ -109,6 +116,40 @@ async def test_a_backlog_of_commands_does_not_delay_a_cancel(tmp_path: Path) -> 
         await brain.told.ends(each.execution for each in calls)
         await sending
         assert sorted(bench.effects) == sorted(each.execution for each in calls[:-1])
+
+
+@pytest.mark.capability("E9.2")
+async def test_a_look_at_the_credit_does_not_take_its_return_away_from_who_waits_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Brokers look at it for reasons of their own, for instance whether a buffer must be given back."""
+    looked: list[Credit] = []
+    consume = MemoryBroker.consume
+
+    def watched(broker: MemoryBroker, topic: str, group: str, *, credit: Credit) -> Consumer:
+        if topic == commands("local", "hands"):
+            looked.append(credit)
+        return consume(broker, topic, group, credit=credit)
+
+    async def look() -> None:
+        while True:
+            for credit in looked:
+                credit()
+            await asyncio.sleep(0)
+
+    monkeypatch.setattr(MemoryBroker, "consume", watched)
+    catalog = Bench().catalog()
+    few = dataclasses.replace(SETTINGS, hands_backlog=3)
+    async with wire(catalog) as brain:
+        calls = [brain.asker.call("act") for _ in range(30)]
+        async with replica(tmp_path, catalog, brain.broker, slots=2, settings=few):
+            looking = asyncio.ensure_future(look())
+            sending = [
+                asyncio.ensure_future(brain.command(brain.asker.seal(each))) for each in calls
+            ]
+            await brain.told.ends(each.execution for each in calls)
+            await asyncio.gather(*sending)
+            looking.cancel()
 
 
 @pytest.mark.capability("E9.2")
