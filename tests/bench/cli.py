@@ -2,6 +2,7 @@
 
 import argparse
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from bench import bars, imports, report
@@ -23,6 +24,7 @@ def arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--servers", action="store_true", help="peers and nerve on real servers")
     parser.add_argument("--scale", action="store_true", help="two and four replicas of each role")
     parser.add_argument("--only", nargs="+", choices=list(CONTENDERS), help="these peers alone")
+    parser.add_argument("--outstanding", nargs="+", type=int, help="(64 256; the bars need 64)")
     parser.add_argument("--no-slow", action="store_true", help="without the slow flush column")
     parser.add_argument("--no-growth", action="store_true", help="without long Threads and waits")
     return parser.parse_args(argv)
@@ -72,6 +74,8 @@ def main(argv: Sequence[str]) -> int:
     asked = arguments(argv)
     BUILD.mkdir(parents=True, exist_ok=True)
     phases = Phases(directory=BUILD)
+    if asked.outstanding:
+        phases = replace(phases, outstanding=tuple(asked.outstanding))
     instrument = Instrument.find(BUILD)
     runner = Runner(BUILD, instrument, phases.quick() if asked.quick else phases)
     rounds = asked.rounds or (1 if asked.quick else 3)

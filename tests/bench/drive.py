@@ -78,6 +78,12 @@ class Roles:
         stop(self._live[role])
         self._live[role] = self._start(role)
 
+    def kill(self, role: str) -> None:
+        """SIGKILL, and not started again."""
+        process = self._live.pop(role)
+        process.kill()
+        process.wait()
+
     def stop(self) -> None:
         for process in self._live.values():
             process.terminate()

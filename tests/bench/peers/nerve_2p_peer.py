@@ -17,7 +17,7 @@ from nerve.protocol.identity import SessionKey
 
 APP = Path(__file__).with_name("nerve_app.py")
 LIMIT_S = 120.0
-START_LIMIT_S = 30.0
+START_LIMIT_S = 120.0
 LOOK_AGAIN_S = 0.05
 AGENT = "bench"
 
