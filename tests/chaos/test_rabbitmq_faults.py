@@ -20,7 +20,7 @@ import pytest
 from nerve.common.broker.rabbitmq import RabbitBroker
 from support.amqp_proxy import AmqpProxy
 from support.broker_field import Field, floods, judge
-from support.rabbit import a_virtual_host, manage, permit
+from support.rabbit import a_virtual_host, channels, manage, permit
 from support.servers.rabbitmq import AMQP, MANAGEMENT, Victim
 from support.services import required
 from support.waiting import until
@@ -314,20 +314,8 @@ async def test_in_the_end_there_are_exactly_our_channels(ground: Ground) -> None
     """Of each host one connection to publish and one to consume, and a channel for each consumer."""
     ours = ["nerve consumer"] * 3 + ["nerve publisher"] * 2
 
-    def channels() -> list[str]:
-        where = f"vhosts/{ground.host}"
-        connections = manage("GET", f"{where}/connections", at=ground.management)
-        names = {each["name"]: each["client_properties"] for each in connections}
-        return sorted(
-            names[each["connection_details"]["name"]]["connection_name"]
-            for each in manage("GET", f"{where}/channels", at=ground.management)
-            if each.get("connection_details", {}).get("name") in names
-        )
-
-    found: list[str] = []
     async with asyncio.timeout(60):  # The plugin counts every few seconds.
-        while found != ours:
-            found = await asyncio.to_thread(channels)
+        while ours != await asyncio.to_thread(channels, ground.host, at=ground.management):
             await asyncio.sleep(0.5)
 
 

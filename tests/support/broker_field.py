@@ -23,6 +23,7 @@ from nerve.protocol.identity import SessionKey, new_uuid7
 from support.terminal import Running, Terminal
 
 TABLE = Path(__file__).parents[2] / "build" / "faults.jsonl"
+START_SECONDS = 90.0
 SUBMIT_SECONDS_MAX = 5.0
 """A submit is one commit of a file; the machine may be shared with many other tests."""
 
@@ -96,8 +97,9 @@ class Field:
         self._submits: list[float] = []
 
     def start(self, role: str) -> None:
-        self.hosts[role] = self.terminal.host(role, "app.py")
+        self.hosts[role] = self.terminal.start(role, "app.py", "--json")
         self.started.append(self.hosts[role])
+        self.hosts[role].event("ready", seconds=START_SECONDS)
 
     def close(self) -> None:
         self.terminal.close()

@@ -37,6 +37,19 @@ def permit(host: str, user: str, rights: str = ALL, *, at: str | None = None) ->
     manage("PUT", f"permissions/{host}/{quote(user)}", body, at=at)
 
 
+def channels(host: str, *, at: str | None = None) -> list[str]:
+    """Of each channel of a virtual host the name that its connection gave itself, as counted last."""
+    connections = manage("GET", f"vhosts/{host}/connections", at=at)
+    names = {each["name"]: each["client_properties"] for each in connections}
+    found: list[str] = []
+    for each in manage("GET", f"vhosts/{host}/channels", at=at):
+        # What is not known yet is an empty list there.
+        named = names.get(dict(each.get("connection_details") or {}).get("name"))
+        if named is not None:
+            found.append(named["connection_name"])
+    return sorted(found)
+
+
 def below(url: str, host: str) -> str:
     """The address of a virtual host on the server of `url`."""
     parts = urlsplit(url)

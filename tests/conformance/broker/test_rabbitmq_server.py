@@ -18,7 +18,7 @@ from nerve.common.broker.rabbitmq import RabbitBroker
 from nerve.common.broker.rabbitmq_address import RabbitSettings, rabbitmq_at
 from nerve.protocol.errors import BadInput, BrokerUnavailable
 from support.amqp_proxy import AmqpProxy
-from support.rabbit import below, manage, permit, virtual_host
+from support.rabbit import below, channels, manage, permit, virtual_host
 from support.servers.rabbitmq import AMQP_CA, AMQP_TLS, MANAGEMENT
 from support.waiting import soon, until
 
@@ -183,16 +183,9 @@ async def test_there_are_two_connections_and_a_channel_for_each_consumer(url: st
         await take(consume(found), 1)
         other = found.consume("nerve.local.hands.controls", "group", credit=lambda: 1)
         receiving = asyncio.ensure_future(other.receive())
-        channels: list[str] = []
+        ours = ["nerve consumer"] * 2 + ["nerve publisher"]
         # The plugin counts every few seconds.
-        while ["nerve consumer"] * 2 + ["nerve publisher"] != channels:
-            connections = await managed(url, "vhosts/{host}/connections")
-            names = {each["name"]: each["client_properties"] for each in connections}
-            channels = sorted(
-                names[each["connection_details"]["name"]]["connection_name"]
-                for each in await managed(url, "vhosts/{host}/channels")
-                if each.get("connection_details", {}).get("name") in names
-            )
+        while ours != await asyncio.to_thread(channels, host(url)):
             await asyncio.sleep(0.2)
         receiving.cancel()
 
