@@ -24,6 +24,8 @@ COVERED = {
     "common/sql/migrate.py": "a migration is one transaction of an offline tool",
     "common/broker/sqlite_writer.py QueueWriter._attempt": "before and after stand around it",
     "common/broker/sqlite_file.py": "making an empty queue file: nothing is in it",
+    "common/broker/http_hub.py": "the queue file behind the hub has the points",
+    "common/broker/http_session.py": "the queue file behind the hub has the points",
     "common/broker/unruly.py": "for tests: the broker within has the points",
     "common/lease.py Hosts.close": "drop_lock has the points",
     "common/lease.py Hosts.register": "drop_lock has the points",
