@@ -134,6 +134,8 @@ def _payloads(channels: Iterable[str]) -> list[str]:
     room = 0
     for channel in channels:
         size = len(channel.encode())
+        if size > PAYLOAD_BYTES:
+            continue  # The server would refuse it, and the others with it; a scan finds what it meant.
         if payloads and size < room:
             payloads[-1] += f"\n{channel}"
             room -= size + 1
