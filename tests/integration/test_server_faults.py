@@ -6,8 +6,9 @@ tests need the containers of `make integration`, which tells where they are.
 
 import asyncio
 import os
+import secrets
 from collections import Counter
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -15,8 +16,7 @@ from typing import final
 
 import pytest
 
-from nerve.brain import Turn
-from nerve.brain.agents.models import ModelAnswer, ModelCall, ModelRequest
+from nerve.brain import PostgresBackend, Turn
 from nerve.brain.agents.react import ReactAgent
 from nerve.brain.agents.scripted import ScriptedModel
 from nerve.brain.runtime import DurableRuntime
@@ -26,9 +26,9 @@ from nerve.protocol import Catalog, topics
 from nerve.protocol.errors import NerveError, Timeout
 from nerve.protocol.identity import SessionKey
 from support.engine import docker
-from support.rabbit import virtual_host
 from support.rocketmq import a_space
 from support.servers.postgres import make_database
+from support.servers.rabbitmq import AMQP
 
 pytestmark = [pytest.mark.external, pytest.mark.chaos, pytest.mark.timeout(400)]
 
@@ -49,12 +49,12 @@ async def mark(key: str) -> str:
     return key
 
 
-def script(request: ModelRequest) -> ModelAnswer | str:
-    last = request.messages[-1]
-    if isinstance(last, dict) and last["role"] == "user":
-        key = str(last["content"]).split()[-1]
-        return ModelAnswer(calls=[ModelCall(tool="mark", arguments={"key": key})])
-    return "marked"
+SCRIPT = """\
+- when: {user: "^mark (?P<key>\\\\S+)$", round: 1}
+  calls: [{tool: mark, arguments: {key: $key}}]
+- when: {round: 2}
+  text: "marked $last"
+"""
 
 
 def containered(name: str) -> str:
@@ -99,28 +99,30 @@ class Pair:
         return Counter(path.read_text(encoding="utf-8").split() if path.exists() else [])
 
 
-@asynccontextmanager
-async def rabbitmq() -> AsyncGenerator[tuple[str, Callable[[str], Awaitable[None]]]]:
-    async def nothing(cell: str) -> None:
-        """Queues are made by the hosts."""
-
-    async with virtual_host() as url:
-        yield f"{url}?create=true", nothing
+async def rabbitmq(deployment: str, cell: str) -> str:
+    """Its address; the queues of a deployment of its own are made by the hosts."""
+    return f"{await asyncio.to_thread(AMQP.address)}?create=true"
 
 
-@asynccontextmanager
-async def rocketmq() -> AsyncGenerator[tuple[str, Callable[[str], Awaitable[None]]]]:
+async def rocketmq(deployment: str, cell: str) -> str:
+    """Its address, with the topics that an operator makes."""
     where = await asyncio.to_thread(a_space)
-
-    async def provision(cell: str) -> None:
-        await where.make(topics.updates("local", cell))
-
-    for topic in (topics.commands("local", "hands"), topics.controls("local", "hands")):
+    for topic in (
+        topics.commands(deployment, "hands"),
+        topics.controls(deployment, "hands"),
+        topics.updates(deployment, cell),
+    ):
         await where.make(topic)
-    yield f"rocketmq://{where.settings.endpoint}?prefix={where.settings.prefix}", provision
+    return f"rocketmq://{where.settings.endpoint}?prefix={where.settings.prefix}"
 
 
 BROKERS = {"rabbitmq": rabbitmq, "rocketmq": rocketmq}
+
+
+async def cell_of(url: str) -> str:
+    """The id of the Brain ledger that is made there."""
+    async with await PostgresBackend.open(url) as backend:
+        return backend.ledger.identity.id
 
 
 @asynccontextmanager
@@ -128,23 +130,25 @@ async def pair(broker: str, place: Path) -> AsyncGenerator[Pair]:
     effects.append(place / "effects")
     brain_url = await make_database(os.environ["NERVE_TEST_POSTGRES_URL"])
     hands_url = await make_database(os.environ[HANDS_URL])
-    agent = ReactAgent("marker", version="1", model=ScriptedModel(script), tools=tools)
+    (place / "marker.yaml").write_text(SCRIPT, encoding="utf-8")
+    model = ScriptedModel.from_file(place / "marker.yaml")
+    agent = ReactAgent("marker", version="1", model=model, tools=tools)
+    deployment = f"t{secrets.token_hex(4)}"
+    quick = Settings(
+        deployment=deployment,
+        broker=await BROKERS[broker](deployment, await cell_of(brain_url)),
+        heartbeat_seconds=1,
+        grace_seconds=20,
+        inquiry_silence_seconds=2,
+        repeat_first_seconds=2,
+        outbox_resend_seconds=2,
+    )
     async with AsyncExitStack() as stack:
-        url, provision = await stack.enter_async_context(BROKERS[broker]())
-        quick = Settings(
-            broker=url, lease_seconds=30, heartbeat_seconds=1, grace_seconds=20,
-            inquiry_silence_seconds=2, repeat_first_seconds=2, outbox_resend_seconds=2,
-        )  # fmt: skip
-
-        def of(database: str) -> Settings:
-            return replace(quick, database=database)
-
-        await stack.enter_async_context(hands_host(tools, place / "hands", settings=of(hands_url)))
+        for_hands, for_brain = (replace(quick, database=url) for url in (hands_url, brain_url))
+        await stack.enter_async_context(hands_host(tools, place / "hands", settings=for_hands))
         brain = await stack.enter_async_context(
-            brain_host([agent], place / "brain", settings=of(brain_url))
+            brain_host([agent], place / "brain", settings=for_brain)
         )
-        assert brain.backend is not None
-        await provision(brain.backend.ledger.identity.id)
         yield Pair(brain, place)
 
 
@@ -163,7 +167,7 @@ async def restarted(container: str) -> None:
     await asyncio.to_thread(docker, "restart", "--time", "30", container)
 
 
-FAULTS = {"killed": killed, "frozen": frozen, "restarted": restarted}
+FAULTS = {"killed": killed, "standing-still": frozen, "restarted": restarted}
 CASES = [
     ("rabbitmq", "rabbitmq"),
     ("rabbitmq", "postgres-brain"),
