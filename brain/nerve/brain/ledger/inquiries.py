@@ -141,7 +141,7 @@ async def inquire(tx: Tx, unit: Inquire) -> Inquired:
         patience = unit.patience
         wait = patience.put_off if unconfirmed and not repeats else patience.after
         next_at = unit.now + wait(row["inquiries"])
-        await tx.run(LATER, execution=row["execution"], next_at=next_at)
+        await tx.later(LATER, execution=row["execution"], next_at=next_at)
         if row["cancel_requested_at"] is not None and row["outcome"] != "UNKNOWN":
             namespace = ThreadKey.parse(row["thread"]).namespace
             outgoing.append(
