@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
-from typing import final
+from typing import Any, cast, final
 from urllib.parse import quote
 
 from nerve.common import faults
@@ -66,7 +66,7 @@ class HttpBroker:
                 reply = await self._link.call("GET", f"/v1/waiting?topic={quote(topic, safe='')}")
                 counts = json_object(reply.body).get("waiting")
                 if isinstance(counts, dict) and topic in counts:
-                    found[topic] = number_of(counts, topic)
+                    found[topic] = number_of(cast("Mapping[str, Any]", counts), topic)
             except (Open, BadMessage) as error:
                 raise away(self._address, str(error)) from None
         return found
