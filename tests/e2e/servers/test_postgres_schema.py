@@ -62,3 +62,28 @@ async def test_hosts_that_start_at_once_make_one_ledger(url: str) -> None:
     assert len({ledger.identity.id for ledger in opened}) == 1
     for ledger in opened:
         await ledger.close()
+
+
+LOCK = "select pg_advisory_xact_lock(hashtextextended(current_schema() || '.nerve', 7))"
+WAITING = "select count(*) from pg_locks where locktype = 'advisory' and not granted"
+
+
+async def test_a_host_that_waited_sees_the_ledger_that_was_made_meanwhile(url: str) -> None:
+    """Both have seen an empty database before the first of them may make anything."""
+    gate = await asyncpg.connect(url)
+    held = gate.transaction()
+    await held.start()
+    await gate.execute(LOCK)
+    opening = [
+        asyncio.create_task(open_postgres(url, HANDS_SCHEMA, clock=SystemClock(), create=True))
+        for _ in range(3)
+    ]
+    async with asyncio.timeout(30):
+        while await gate.fetchval(WAITING) < len(opening):
+            await asyncio.sleep(0.01)
+    await held.commit()
+    opened = await asyncio.gather(*opening)
+    await gate.close()
+    assert len({ledger.identity.id for ledger in opened}) == 1
+    for ledger in opened:
+        await ledger.close()

@@ -23,6 +23,12 @@ _log = get_log("nerve.common.postgres")
 _LOCK = "select pg_advisory_xact_lock(hashtextextended(current_schema() || '.nerve', 7))"
 _MIGRATING = 0x6E_65_72_76
 
+# Not `to_regclass`: within a transaction it may go on saying what the cache held before the lock came.
+_MADE = (
+    "select exists (select from pg_class where relname = 'meta' and relkind = 'r'"
+    " and pg_table_is_visible(oid))"
+)
+
 # Rows that change all the time: room in their page keeps the new version near, and dead ones go soon.
 _HOT = "fillfactor = 60, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0"
 _CHURN = "autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0"
@@ -107,7 +113,7 @@ async def _recognize(connection: "asyncpg.Connection[Any]", meta: Meta, now: int
     home = f"{await connection.fetchval(_PLACE)} {await connection.fetchval(_TIMELINE)}"
     if await connection.fetchval(_HOME) == home:
         return meta
-    async with connection.transaction():
+    async with connection.transaction(isolation="read_committed"):
         await connection.execute(_LOCK)
         if await connection.fetchval(_HOME) != home:
             await connection.execute(_RAISE)
@@ -134,7 +140,7 @@ async def still_there(connection: "asyncpg.Connection[Any]", missing: bool) -> b
 
 
 async def read_meta(connection: "asyncpg.Connection[Any]") -> Meta | None:
-    if await connection.fetchval("select to_regclass('meta')") is None:
+    if not await connection.fetchval(_MADE):
         return None
     rows = await connection.fetch("select key, value from meta")
     values = {row["key"]: row["value"] for row in rows}
@@ -161,7 +167,8 @@ async def _create(
         oldest_writer=schema.oldest_writer,
         created_at=now,
     )
-    async with connection.transaction():
+    # What was made while this waited for the lock must be seen, whatever the database's default.
+    async with connection.transaction(isolation="read_committed"):
         await connection.execute(_LOCK)
         # Two hosts may start on an empty database at once: the second finds the first one's tables.
         found = await read_meta(connection)
@@ -206,7 +213,7 @@ async def _store(connection: "asyncpg.Connection[Any]") -> None:
 
 
 async def _upgrade(connection: "asyncpg.Connection[Any]", schema: Schema) -> None:
-    async with connection.transaction():
+    async with connection.transaction(isolation="read_committed"):
         await connection.execute(_LOCK)
         meta = await read_meta(connection)
         if meta is None or meta.version >= schema.version:
