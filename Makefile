@@ -58,6 +58,10 @@ sabotage: setup ## break each law on purpose; fails where the tests marked for i
 chaos: setup ## kill at every point and KILLS times at random, with a report in build/chaos
 	PYTHONPATH=tests $(BIN)/python -m chaos.run --kills $(KILLS) $(ARGS)
 
+.PHONY: storms
+storms: setup ## every fault of RabbitMQ and PostgreSQL, and kills over both; half an hour
+	NERVE_REQUIRE=$${NERVE_REQUIRE:-postgres,rabbitmq} $(BIN)/pytest -m storm tests/chaos
+
 .PHONY: bench
 bench: setup ## ratios against peers and limits, in one run (ARGS=--servers on real servers, --scale, --quick)
 	$(BIN)/python tests/bench/run.py $(ARGS)

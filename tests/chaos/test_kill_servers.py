@@ -75,6 +75,7 @@ async def check(campaign: Campaign) -> None:
 @pytest.mark.rule(16)
 @pytest.mark.report("U10")
 @pytest.mark.capability("D16.1")
+@pytest.mark.storm
 async def test_fault_points_on_servers(hosts: Forge, tmp_path: Path, servers: Servers) -> None:
     every = list(cases(SERVERS))
     most = wanted(SAMPLE)
@@ -87,6 +88,7 @@ async def test_fault_points_on_servers(hosts: Forge, tmp_path: Path, servers: Se
 
 @pytest.mark.law(1)
 @pytest.mark.report("U21")
+@pytest.mark.storm
 async def test_kills_at_random_times_on_servers(
     hosts: Forge, tmp_path: Path, servers: Servers
 ) -> None:

@@ -60,6 +60,7 @@ def check(row: Row, world: Storm) -> None:
 
 @pytest.mark.rule(3)
 @pytest.mark.capability("D16.1")
+@pytest.mark.storm
 async def test_a_killed_server(world: Storm, runtime: DurableRuntime) -> None:
     async def kill() -> None:
         await asyncio.to_thread(world.server.kill)
@@ -69,6 +70,7 @@ async def test_a_killed_server(world: Storm, runtime: DurableRuntime) -> None:
 
 
 @pytest.mark.rule(4)
+@pytest.mark.storm
 async def test_a_server_that_stands_still(world: Storm, runtime: DurableRuntime) -> None:
     async def freeze() -> None:
         with world.frozen():
@@ -91,6 +93,7 @@ async def test_links_that_are_cut(world: Storm, runtime: DurableRuntime, side: s
 
 
 @pytest.mark.parametrize("side", SIDES)
+@pytest.mark.storm
 async def test_links_that_are_cut_for_a_while(
     world: Storm, runtime: DurableRuntime, side: str
 ) -> None:
@@ -108,6 +111,7 @@ async def test_links_that_are_cut_for_a_while(
 
 @pytest.mark.rule(4)
 @pytest.mark.parametrize("side", SIDES)
+@pytest.mark.storm
 async def test_links_that_stall(world: Storm, runtime: DurableRuntime, side: str) -> None:
     proxy = world.proxies[side]
 
@@ -141,6 +145,7 @@ async def test_commits_whose_answer_is_lost(
 
 @pytest.mark.rule(8)
 @pytest.mark.parametrize("side", SIDES)
+@pytest.mark.storm
 async def test_sessions_that_are_ended_while_they_commit(
     world: Storm, runtime: DurableRuntime, side: str
 ) -> None:
@@ -162,6 +167,7 @@ async def test_sessions_that_are_ended_while_they_commit(
 
 
 @pytest.mark.report("U97")
+@pytest.mark.storm
 async def test_an_idle_reaper(world: Storm, runtime: DurableRuntime) -> None:
     """Whatever is idle for a fifth of a second is ended, on both sides, all the time."""
     operator = await asyncpg.connect(world.server.address(VARIABLE))
@@ -184,6 +190,7 @@ async def test_an_idle_reaper(world: Storm, runtime: DurableRuntime) -> None:
 
 @pytest.mark.report("U56")
 @pytest.mark.parametrize(("side", "tables"), [("brain", "turn"), ("hands", "execution")])
+@pytest.mark.storm
 async def test_locks_that_outlast_the_timeout(
     world: Storm, runtime: DurableRuntime, side: str, tables: str
 ) -> None:
@@ -217,6 +224,7 @@ async def test_locks_that_outlast_the_timeout(
     ],
     ids=SIDES,
 )
+@pytest.mark.storm
 async def test_deadlocks(
     world: Storm, runtime: DurableRuntime, side: str, later: str, earlier: str
 ) -> None:
@@ -249,6 +257,7 @@ async def test_deadlocks(
 
 @pytest.mark.rule(10)
 @pytest.mark.parametrize("side", SIDES)
+@pytest.mark.storm
 async def test_serialization_failures(world: Storm, runtime: DurableRuntime, side: str) -> None:
     """A database whose transactions are serializable by default refuses many of them."""
     name = world.databases[side].rpartition("/")[2]
@@ -268,6 +277,7 @@ async def test_serialization_failures(world: Storm, runtime: DurableRuntime, sid
     check(row, world)
 
 
+@pytest.mark.storm
 async def test_credentials_that_are_revoked_for_a_while(
     world: Storm, runtime: DurableRuntime
 ) -> None:
@@ -285,6 +295,7 @@ async def test_credentials_that_are_revoked_for_a_while(
     check(row, world)
 
 
+@pytest.mark.storm
 async def test_every_connection_is_taken(world: Storm, runtime: DurableRuntime) -> None:
     async def take() -> None:
         taken = await take_all(world.server.address(VARIABLE))

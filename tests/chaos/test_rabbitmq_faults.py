@@ -125,6 +125,7 @@ async def test_connections_cut_while_tools_run(ground: Ground) -> None:
 
 
 @pytest.mark.report("U30", "U32", "U37")
+@pytest.mark.storm
 async def test_a_server_that_nobody_reaches_for_seconds(ground: Ground) -> None:
     async def away() -> None:
         ground.proxy.refuse()
@@ -136,6 +137,7 @@ async def test_a_server_that_nobody_reaches_for_seconds(ground: Ground) -> None:
 
 
 @pytest.mark.report("U35")
+@pytest.mark.storm
 async def test_a_network_that_stands_still_for_three_heartbeats(ground: Ground) -> None:
     async def stall() -> None:
         ground.proxy.stall()
@@ -157,6 +159,7 @@ async def test_confirms_that_never_arrive(ground: Ground) -> None:
     assert ground.proxy.eaten > eaten
 
 
+@pytest.mark.storm
 async def test_acknowledgements_that_never_arrive(ground: Ground) -> None:
     async def eat() -> None:
         ground.proxy.eating_acks = True
@@ -200,6 +203,7 @@ async def test_queues_deleted_while_they_are_consumed(ground: Ground) -> None:
 
 @pytest.mark.rule(13)
 @pytest.mark.parametrize(("frozen", "word"), [("hands", ".commands"), ("brain", ".updates.")])
+@pytest.mark.storm
 async def test_all_that_is_queued_is_wiped_while_one_side_stands_still(
     ground: Ground, frozen: str, word: str
 ) -> None:
@@ -224,6 +228,7 @@ async def test_all_that_is_queued_is_wiped_while_one_side_stands_still(
 
 
 @pytest.mark.parametrize("taken", ["rights", "password"])
+@pytest.mark.storm
 async def test_credentials_that_are_taken_away_and_given_back(ground: Ground, taken: str) -> None:
     async def revoke() -> None:
         lost = ("^$", PASSWORD) if taken == "rights" else (".*", "another-secret")
@@ -248,6 +253,7 @@ async def test_credentials_that_are_taken_away_and_given_back(ground: Ground, ta
         ("disk alarm", ("set_disk_free_limit", "900000GB"), ("set_disk_free_limit", "1MB")),
     ],
 )
+@pytest.mark.storm
 async def test_a_server_that_takes_nothing_more(
     ground: Ground, victim: Victim, alarm: str, on: tuple[str, ...], off: tuple[str, ...]
 ) -> None:
@@ -260,6 +266,7 @@ async def test_a_server_that_takes_nothing_more(
 
 
 @pytest.mark.report("U26")
+@pytest.mark.storm
 async def test_a_tool_that_runs_longer_than_the_servers_time_limit_for_consumers(
     ground: Ground, victim: Victim
 ) -> None:
@@ -274,6 +281,7 @@ async def test_a_tool_that_runs_longer_than_the_servers_time_limit_for_consumers
 
 
 @pytest.mark.report("U35")
+@pytest.mark.storm
 async def test_a_server_that_is_frozen_for_three_heartbeats(ground: Ground, victim: Victim) -> None:
     async def freeze() -> None:
         with victim.frozen():
@@ -283,6 +291,7 @@ async def test_a_server_that_is_frozen_for_three_heartbeats(ground: Ground, vict
 
 
 @pytest.mark.report("U05")
+@pytest.mark.storm
 async def test_a_server_that_is_killed_and_started_again(ground: Ground, victim: Victim) -> None:
     async def kill() -> None:
         await asyncio.to_thread(victim.kill)
@@ -292,6 +301,7 @@ async def test_a_server_that_is_killed_and_started_again(ground: Ground, victim:
 
 
 @pytest.mark.report("U42")
+@pytest.mark.storm
 async def test_hands_that_drain_for_longer_than_three_heartbeats(ground: Ground) -> None:
     """Their link lives to the end: what they finish while they stop is told, and nothing comes again."""
     told = ground.field.text.count("consuming was interrupted")
