@@ -37,19 +37,20 @@ LARGE = (
 """What only large values reach: `test_large` stops a writer and a collector there, `e2e/objects` kills hosts."""
 
 ELSEWHERE = (
+    "brain.meet.*",
+    "common.http.*",
+    "common.hub.*",
     "common.rabbitmq.*",
     "common.rocketmq.*",
     "common.broker.ro*",
     "common.objects.s3.*",
     *LARGE,
 )
-"""Points of brokers that need a server, and of large values: their own tests stop there."""
+"""Points of brokers that need a server or a hub, and of large values: their own tests stop there."""
 
 OF_THE_DIRECTORY = (
     "common.broker.sqlite.*",
     "common.lives.*",
-    "common.http.*",
-    "common.hub.*",
     "common.inbox.done.*",
     "common.inbox.drop.*",
     "common.inbox.give_up.*",
@@ -57,7 +58,7 @@ OF_THE_DIRECTORY = (
     "common.inbox.replay.*",
     "brain.not_found.*",
 )
-"""Points of files and of a hub in front of them, of an operator, and what a file tells the matrix."""
+"""Points of files, of an operator, and what a file tells the matrix."""
 
 OPERATOR = ("hands.claim_unknown.*", "hands.reconcile.*")
 CLIENT = (

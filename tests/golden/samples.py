@@ -6,6 +6,7 @@ from nerve.protocol.commands import ReplyTo, StartCommand, request_digest
 from nerve.protocol.content import ImagePart, StructuredPart, TextPart
 from nerve.protocol.controls import (
     CancelExecution,
+    Hello,
     QueryExecution,
     Question,
     ReadOutput,
@@ -23,10 +24,12 @@ from nerve.protocol.execution import (
     value_result,
 )
 from nerve.protocol.identity import Origin, execution_id
+from nerve.protocol.objects import ObjectRef, StoreProof
 from nerve.protocol.output import data_page, gap_page, reset_page, seal_of
 from nerve.protocol.updates import (
     Absence,
     ExecutionUpdate,
+    HelloUpdate,
     LedgerMark,
     NotFoundUpdate,
     OutputPageUpdate,
@@ -48,6 +51,10 @@ PAGES = (
     data_page(EXECUTION, 2, 109, b"\x00\xff"),
 )
 SEAL = seal_of(EXECUTION, 2, PAGES)
+PROOF = StoreProof(
+    address="s3://bucket/prefix",
+    ref=ObjectRef(scope="acme/s-1", digest=BINDING, bytes=7),
+)
 
 
 def start() -> StartCommand:
@@ -124,6 +131,7 @@ def samples() -> dict[str, Body]:
         "control.cancel": CancelExecution(
             execution=EXECUTION, namespace="acme", reply_to=REPLY, request_id="stop it", reason="?"
         ),
+        "control.hello": Hello(reply_to=REPLY, token="token-1", store=PROOF),
         "control.replay": ReplayUpdates(execution=EXECUTION, reply_to=REPLY, from_sequence=2),
         "control.read_output": ReadOutput(execution=EXECUTION, reply_to=REPLY, offset=9),
         "control.settled": SettledExecutions(
@@ -140,6 +148,9 @@ def samples() -> dict[str, Body]:
             2, state.SUCCEEDED, effect.COMPLETED, value_result(float("nan"))
         ),
         "update.failed": update(2, state.FAILED, effect.NONE, failure),
+        "update.hello": HelloUpdate(
+            token="token-1", host="host-1", problem="there is no such object", store=PROOF, at=NOW
+        ),
         "update.not_found": NotFoundUpdate(
             execution=EXECUTION, absence=Absence.NEVER_SEEN, host="host-1", ledger=MARK, at=NOW
         ),

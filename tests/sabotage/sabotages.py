@@ -41,8 +41,8 @@ SABOTAGES: Final = (
         "acknowledged-before-accepted",
         "law:1",
         INBOX,
-        "        if envelopes:\n            await self._accept(envelopes)\n",
-        "        self._consumer.ack(deliveries)\n        if envelopes:\n            await self._accept(envelopes)\n",
+        "            if envelopes:\n                await self._accept(envelopes)\n",
+        "            self._consumer.ack(deliveries)\n            if envelopes:\n                await self._accept(envelopes)\n",
     ),
     _s(
         "sent-before-commit",

@@ -26,7 +26,7 @@ def test_doctor_tells_ledgers_hosts_queues_and_every_setting_in_force(terminal: 
     for name, process in (("brain", brain), ("hands-hands", hands)):
         (host,) = ledgers[name]["hosts"]
         assert (host["pid"], host["alive"], host["lock"]) == (process.pid, True, "held")
-        assert (ledgers[name]["found"]["epoch"], ledgers[name]["found"]["version"]) == (1, 1)
+        assert (ledgers[name]["found"]["epoch"], ledgers[name]["found"]["version"]) == (1, 2)
     assert found["problems"] == []
     shown = {each["name"]: each["value"] for each in found["settings"]}
     assert shown["scan_seconds"] == 2.5

@@ -7,6 +7,7 @@ import pytest
 from nerve.brain.agents.react import ReactAgent, ScriptedModel
 from nerve.brain.watch import Watch
 from nerve.deploy.testing import local_runtime
+from nerve.protocol.identity import ThreadKey
 from support.waiting import soon
 
 
@@ -15,11 +16,11 @@ async def test_a_turn_that_ends_between_two_reads_is_followed_to_its_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     looks: list[bool] = []
-    really: Callable[[Watch, str], Awaitable[bool]] = vars(Watch)["_ended"]
+    really: Callable[[Watch, ThreadKey, str], Awaitable[bool]] = vars(Watch)["_ended"]
 
-    async def late(self: Watch, turn: str) -> bool:
+    async def late(self: Watch, thread: ThreadKey, turn: str) -> bool:
         """The first look was before the end; all that follows comes after it."""
-        looks.append(await really(self, turn))
+        looks.append(await really(self, thread, turn))
         return looks[-1] and len(looks) > 1
 
     async with local_runtime(ReactAgent("a", model=ScriptedModel(["hi"]))) as runtime:
