@@ -17,7 +17,6 @@ have written. It beats from a thread, because a tool may block the event loop.
 
 import asyncio
 import contextlib
-import math
 import threading
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -42,8 +41,6 @@ LOOKS_MIN = 4
 # Of the time between two looks, no more counts: who was frozen meanwhile has seen nothing of it.
 STEP_SECONDS_MAX = 1.0
 STEP_SWEEPS_MAX = 4
-# Between two reads of the rows, only the locks of the hosts that are known are looked at.
-READ_SWEEPS = 3
 
 REGISTER = sql(
     "insert into host (id, state, role, pid, process_started, boot, offers, lease_ms, registered_at)"
@@ -257,7 +254,6 @@ class Hosts:
         self._grace_seconds = grace_seconds
         self._on_release = on_release
         self._seen: dict[str, _Seen] = {}
-        self._read_at = -math.inf
         self.host: Host | None = None
 
     async def register(self, offers: Mapping[str, Any]) -> Host:
@@ -302,8 +298,6 @@ class Hosts:
 
     async def run_once(self) -> bool:
         """Look at every other host once and release those that are dead."""
-        if await self._all_hold_on():
-            return False
         me = self.host.id if self.host is not None else ""
 
         async def query(tx: Tx) -> list[Row]:
@@ -319,18 +313,6 @@ class Hosts:
         known = {row["id"] for row in rows}
         for id in self._seen.keys() - known:
             del self._seen[id]
-        return False
-
-    async def _all_hold_on(self) -> bool:
-        """Whether the rows were read lately and no lock that was held then has come free."""
-        now = self._clock.monotonic()
-        if now - self._read_at < READ_SWEEPS * self.interval_seconds:
-            if not self._seen:
-                return True
-            locks = await self._liveness.look(list(self._seen))
-            if all(lock is LockSight.HELD for lock in locks.values()):
-                return True
-        self._read_at = now
         return False
 
     async def live(self) -> list[HostView]:

@@ -45,6 +45,7 @@ class Arguments:
 
     async def fetched_or_held(self, envelope: Envelope) -> Envelope | None:
         """The command with its arguments; None where it is held now, or answered. Raises BadInput."""
+        own_reference(command_of(envelope))
         execution = envelope.execution
         found = await self._ledger.read(lambda tx: present(tx, execution))
         if found.row is not None or found.barred is not None:
@@ -63,16 +64,9 @@ class Arguments:
         """Raises BadInput for another's reference, NotFound or Damaged where the object is lost, and
         Unavailable."""
         command = command_of(envelope)
-        ref = command.arguments_ref
+        ref = own_reference(command)
         if ref is None:
             return envelope
-        namespace, execution = command.namespace, command.execution
-        if not belongs(ref, namespace=namespace, execution=execution, holds=Holds.ARGUMENTS):
-            raise BadInput(
-                f"the command {execution} refers to {ref.scope}, which is not its own",
-                where="/body/arguments_ref",
-                next_step="the sender must put the arguments under their execution",
-            )
         return envelope.with_body(await whole(self._large, command, ref))
 
     async def release(self, envelope: Envelope) -> None:
@@ -114,6 +108,19 @@ def command_of(envelope: Envelope) -> StartCommand:
     command = envelope.body
     assert isinstance(command, StartCommand)
     return command
+
+
+def own_reference(command: StartCommand) -> ObjectRef | None:
+    """Where its arguments stand, if not in itself. Raises BadInput for what belongs to another."""
+    ref = command.arguments_ref
+    namespace, execution = command.namespace, command.execution
+    if ref is None or belongs(ref, namespace=namespace, execution=execution, holds=Holds.ARGUMENTS):
+        return ref
+    raise BadInput(
+        f"the command {execution} refers to {ref.scope}, which is not its own",
+        where="/body/arguments_ref",
+        next_step="the sender must put the arguments under their execution",
+    )
 
 
 async def whole(

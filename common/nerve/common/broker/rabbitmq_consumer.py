@@ -52,6 +52,8 @@ class RabbitConsumer:
         self._lost = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._acks: set[asyncio.Task[None]] = set()
+        self._arrivals = 0
+        self._unsettled = 0
         self.trouble: str | None = f"{topic} is not consumed yet"
         """Why the server does not know this consumer; None while it does, or while there is no credit."""
 
@@ -126,6 +128,7 @@ class RabbitConsumer:
         held = [each.token for each in deliveries if isinstance(each.token, _Held)]
         fresh = [each for each in held if each.generation == self._generation]
         if fresh:
+            self._unsettled -= len(fresh)
             work = self._acknowledge(fresh, accept=accept)
             task = asyncio.get_running_loop().create_task(work, name="rabbitmq-ack")
             self._acks.add(task)
@@ -190,6 +193,9 @@ class RabbitConsumer:
         generation = self._generation
 
         async def arrived(message: "AbstractIncomingMessage") -> None:
+            if generation == self._generation:
+                self._arrivals += 1
+                self._unsettled += 1
             self._buffer.append(_Held(message, generation))
             self._ready.set()
 
@@ -203,9 +209,11 @@ class RabbitConsumer:
         """Return when the channel is lost or what is buffered must go back to others.
 
         A server that was away for a while may know nothing of us without having said so: it is asked.
+        One whose queue was deleted and made again at once may count us among its consumers and
+        deliver nothing (seen with RabbitMQ 3.10), so that whoever hears nothing consumes anew.
         """
         since: float | None = None
-        looked = self._clock.monotonic()
+        looked, heard = self._clock.monotonic(), self._arrivals
         while not self._lost.is_set() and not self._closed:
             try:
                 async with asyncio.timeout(0.5):
@@ -218,7 +226,9 @@ class RabbitConsumer:
             if since is not None and now - since >= self._settings.hold_seconds:
                 return
             if now - looked >= self._settings.watch_seconds:
-                looked = now
+                if self._arrivals == heard and not self._unsettled:
+                    return
+                looked, heard = now, self._arrivals
                 await self._check()
 
     async def _check(self) -> None:
@@ -248,6 +258,7 @@ class RabbitConsumer:
     async def _shut(self) -> None:
         """Close the channel; the broker gives what is not acknowledged to others at once."""
         self._generation += 1
+        self._unsettled = 0
         self._buffer.clear()
         channel, self._channel = self._channel, None
         if channel is None or channel.is_closed:
