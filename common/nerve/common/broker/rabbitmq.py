@@ -83,13 +83,14 @@ class RabbitPublisher:
 
     async def _ready(self, topic: str) -> "AbstractChannel":
         async with self._opening:
-            if self._channel is None or self._channel.is_closed:
+            channel = self._channel
+            if channel is None or channel.is_closed:
                 self._declared.clear()
-                self._channel = await self._link.channel(confirms=True)
+                channel = self._channel = await self._link.channel(confirms=True)
             if self._settings.create and topic not in self._declared:
                 await rabbitmq_queues.ensure(self._link, topic)
                 self._declared.add(topic)
-            return self._channel
+            return channel  # `close` may have taken it away meanwhile; then it is closed
 
     def _forget(self, topic: str, channel: "AbstractChannel") -> None:
         """After an error nothing is known of the channel or the queue: both are looked at again."""
