@@ -123,12 +123,17 @@ class Intake:
         await asyncio.shield(task)
 
     async def _accept(self, raws: Sequence[bytes]) -> None:
-        opened = [each for raw in raws if (each := await self._opened(raw)) is not None]
-        small = [each for each in opened if not self._arguments.stand_elsewhere(each)]
+        small: list[Envelope] = []
+        large: list[Envelope] = []
+        for raw in raws:
+            envelope = await self._opened(raw)
+            if envelope is not None:
+                elsewhere = self._arguments.stand_elsewhere(envelope)
+                (large if elsewhere else small).append(envelope)
         await self._admit(await self._candidates(small))
-        large = [self._accept_large(each) for each in opened if each not in small]
         # Each by itself and few at once: what a bundle refers to need not fit into memory together.
-        for failed in await asyncio.gather(*large, return_exceptions=True):
+        work = [self._accept_large(each) for each in large]
+        for failed in await asyncio.gather(*work, return_exceptions=True):
             if failed is not None:
                 raise failed
 

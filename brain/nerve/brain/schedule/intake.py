@@ -92,14 +92,22 @@ class Intake:
         """
         await faults.apoint("brain.intake.received")
         now = self._clock.now_ms()
-        opened = [each for raw in raws if (each := await self._opened(raw, now)) is not None]
-        foreign = [each for each in opened if await self._is_foreign(each)]
-        opened = [each for each in opened if each not in foreign]
-        small = [each for each in opened if not self._results.stands_elsewhere(each)]
+        small: list[Envelope] = []
+        large: list[Envelope] = []
+        foreign: list[Envelope] = []
+        for raw in raws:
+            envelope = await self._opened(raw, now)
+            if envelope is None:
+                continue
+            if await self._is_foreign(envelope):
+                foreign.append(envelope)
+            else:
+                elsewhere = self._results.stands_elsewhere(envelope)
+                (large if elsewhere else small).append(envelope)
         await self._accept(small, now)
-        large = [self._accept_large(each, now) for each in opened if each not in small]
         # Each by itself and few at once: what a bundle refers to need not fit into memory together.
-        for failed in await asyncio.gather(*large, return_exceptions=True):
+        work = [self._accept_large(each, now) for each in large]
+        for failed in await asyncio.gather(*work, return_exceptions=True):
             if failed is not None:
                 raise failed
         await faults.apoint("brain.intake.committed")
