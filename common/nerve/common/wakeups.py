@@ -130,6 +130,10 @@ class LocalWakeups:
     def listen(self, channel: str, callback: Listener) -> Subscription:
         return self._ears.add(channel, callback)
 
+    def hear(self, channels: Iterable[str]) -> None:
+        """What others rang, for a kind of wakeups that has a way to them."""
+        self._ears.hear(channels)
+
     def close(self) -> None:
         self._pending.clear()
 
@@ -253,7 +257,7 @@ class Doorbell:
         return neighbour
 
     def _send(self, neighbour: _Neighbour) -> None:
-        for payload in _payloads(neighbour.unsent):
+        for payload in bundled(neighbour.unsent, _DATAGRAM_BYTES):
             try:
                 self._socket.sendto(payload, self._place.address(f"{neighbour.name}.sock"))
             except BlockingIOError:
@@ -299,7 +303,8 @@ def hints_enabled() -> bool:
     return os.environ.get("NERVE_HINTS", "on").lower() not in {"off", "0", "false", "no"}
 
 
-def _payloads(channels: Iterable[str]) -> list[bytes]:
+def bundled(channels: Iterable[str], bytes_max: int) -> list[bytes]:
+    """A line each, in as few payloads of `bytes_max` as they take; one that is longer stands alone."""
     payloads: list[bytes] = []
     room = 0
     for channel in channels:
@@ -309,7 +314,7 @@ def _payloads(channels: Iterable[str]) -> list[bytes]:
             room -= len(line) + 1
         else:
             payloads.append(line)
-            room = _DATAGRAM_BYTES - len(line)
+            room = bytes_max - len(line)
     return payloads
 
 

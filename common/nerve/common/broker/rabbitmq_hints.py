@@ -7,7 +7,6 @@ else: who waits also scans.
 
 import asyncio
 import secrets
-from collections.abc import Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any, final
 
@@ -16,7 +15,7 @@ from nerve.common.broker.rabbitmq_link import Link
 from nerve.common.clock import Clock, SystemClock
 from nerve.common.lifecycle import Backoff
 from nerve.common.logs import get_log
-from nerve.common.wakeups import Ears, Listener, Subscription, hints_enabled
+from nerve.common.wakeups import Listener, LocalWakeups, Subscription, bundled, hints_enabled
 
 if TYPE_CHECKING:
     from aio_pika.abc import AbstractChannel, AbstractExchange, AbstractIncomingMessage
@@ -47,8 +46,7 @@ class RabbitWakeups:
         self._name = exchange
         self._me = secrets.token_hex(8)
         self._hints = hints_enabled() if hints is None else hints
-        self._ears = Ears(lambda: None)
-        self._local: dict[str, None] = {}
+        self._here = LocalWakeups(hints=self._hints)
         self._pending: dict[str, None] = {}
         self._rung = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -64,15 +62,13 @@ class RabbitWakeups:
     def ring(self, channel: str) -> None:
         if not self._hints or self._closed:
             return
-        if not self._local:
-            asyncio.get_running_loop().call_soon(self._hear)
-        self._local[channel] = None
+        self._here.ring(channel)
         if len(self._pending) < PENDING_MAX:
             self._pending[channel] = None
         self._rung.set()
 
     def listen(self, channel: str, callback: Listener) -> Subscription:
-        return self._ears.add(channel, callback)
+        return self._here.listen(channel, callback)
 
     def close(self) -> None:
         self._closed = True
@@ -87,10 +83,6 @@ class RabbitWakeups:
             task.cancel()
             await asyncio.wait([task], timeout=1)
         await self._link.close()
-
-    def _hear(self) -> None:
-        channels, self._local = self._local, {}
-        self._ears.hear(channels)
 
     async def _run(self) -> None:
         failures = 0
@@ -126,7 +118,7 @@ class RabbitWakeups:
 
     async def _arrived(self, message: "AbstractIncomingMessage") -> None:
         if message.headers.get(SENDER) != self._me:
-            self._ears.hear(message.body.decode(errors="replace").split("\n"))
+            self._here.hear(message.body.decode(errors="replace").split("\n"))
             # Listeners are called in the same turn of the loop, before whoever waits here goes on.
             await asyncio.sleep(0)
         await message.ack()
@@ -139,21 +131,7 @@ class RabbitWakeups:
             await self._rung.wait()
             self._rung.clear()
             pending, self._pending = self._pending, {}
-            for payload in _payloads(pending):
+            for payload in bundled(pending, PAYLOAD_BYTES):
                 message = Message(payload, headers={SENDER: self._me})
                 await exchange.publish(message, "", mandatory=False, timeout=5)
             await self._clock.sleep(PAUSE_SECONDS)
-
-
-def _payloads(channels: Iterable[str]) -> list[bytes]:
-    payloads: list[bytes] = []
-    room = 0
-    for channel in channels:
-        line = channel.encode(errors="replace")
-        if payloads and len(line) < room:
-            payloads[-1] += b"\n" + line
-            room -= len(line) + 1
-        else:
-            payloads.append(line)
-            room = PAYLOAD_BYTES - len(line)
-    return payloads

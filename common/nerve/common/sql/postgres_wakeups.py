@@ -5,7 +5,6 @@ flushed. Here many hints leave in one statement, at most every few milliseconds,
 """
 
 import asyncio
-from collections.abc import Iterable
 from typing import Any, final
 
 import asyncpg
@@ -14,7 +13,7 @@ from nerve.common.lifecycle import Backoff
 from nerve.common.logs import get_log
 from nerve.common.sql.postgres_errors import DRIVER_ERRORS
 from nerve.common.sql.postgres_source import Source
-from nerve.common.wakeups import Ears, Listener, Subscription, hints_enabled
+from nerve.common.wakeups import Listener, LocalWakeups, Subscription, bundled, hints_enabled
 
 _log = get_log("nerve.common.postgres")
 
@@ -31,8 +30,7 @@ class PostgresWakeups:
         self._source = source
         self._channel = f"nerve_{ledger_id.replace('-', '')}"
         self._hints = hints_enabled() if hints is None else hints
-        self._ears = Ears(lambda: None)
-        self._local: dict[str, None] = {}
+        self._here = LocalWakeups(hints=self._hints)
         self._pending: dict[str, None] = {}
         self._rung = asyncio.Event()
         self._connection: asyncpg.Connection[Any] | None = None
@@ -48,15 +46,13 @@ class PostgresWakeups:
     def ring(self, channel: str) -> None:
         if not self._hints or self._closed:
             return
-        if not self._local:
-            asyncio.get_running_loop().call_soon(self._hear)
-        self._local[channel] = None
+        self._here.ring(channel)
         if len(self._pending) < PENDING_MAX:
             self._pending[channel] = None
         self._rung.set()
 
     def listen(self, channel: str, callback: Listener) -> Subscription:
-        return self._ears.add(channel, callback)
+        return self._here.listen(channel, callback)
 
     def close(self) -> None:
         self._closed = True
@@ -81,13 +77,9 @@ class PostgresWakeups:
         except DRIVER_ERRORS:
             await self._source.drop(connection)
 
-    def _hear(self) -> None:
-        channels, self._local = self._local, {}
-        self._ears.hear(channels)
-
     def _arrived(self, connection: Any, pid: int, channel: str, payload: object) -> None:
         if self._connection is not None and pid != self._connection.get_server_pid():
-            self._ears.hear(str(payload).split("\n"))
+            self._here.hear(str(payload).split("\n"))
 
     async def _run(self) -> None:
         if not self._hints:
@@ -125,21 +117,7 @@ class PostgresWakeups:
 
     async def _send(self, connection: "asyncpg.Connection[Any]") -> None:
         pending, self._pending = self._pending, {}
-        for payload in _payloads(pending):
-            await connection.execute("select pg_notify($1, $2)", self._channel, payload)
-
-
-def _payloads(channels: Iterable[str]) -> list[str]:
-    payloads: list[str] = []
-    room = 0
-    for channel in channels:
-        size = len(channel.encode())
-        if size > PAYLOAD_BYTES:
-            continue  # The server would refuse it, and the others with it; a scan finds what it meant.
-        if payloads and size < room:
-            payloads[-1] += f"\n{channel}"
-            room -= size + 1
-        else:
-            payloads.append(channel)
-            room = PAYLOAD_BYTES - size
-    return payloads
+        for payload in bundled(pending, PAYLOAD_BYTES):
+            if len(payload) > PAYLOAD_BYTES:
+                continue  # The server would refuse it, and the others with it; a scan finds what it meant.
+            await connection.execute("select pg_notify($1, $2)", self._channel, payload.decode())
