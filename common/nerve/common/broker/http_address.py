@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final, final
 from urllib.parse import parse_qsl, urlsplit
 
+from nerve.common.broker.authorities import trusting
 from nerve.common.logs import register_secret
 from nerve.protocol.errors import BadInput
 
@@ -35,16 +36,7 @@ class HttpAddress:
 
     def context(self) -> ssl.SSLContext | None:
         """Whose certificates are believed. Raises BadInput."""
-        if not self.tls:
-            return None
-        try:
-            return ssl.create_default_context(cafile=self.ca_file)
-        except OSError as error:
-            raise BadInput(
-                f"the authorities in {self.ca_file} cannot be read: {error.strerror or error}",
-                where="--broker",
-                next_step="ca_file names a file of certificates in PEM form",
-            ) from None
+        return trusting(self.ca_file) if self.tls else None
 
 
 def http_at(url: str, environment: Mapping[str, str], *, publish_seconds: float) -> HttpAddress:

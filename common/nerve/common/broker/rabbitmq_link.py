@@ -5,11 +5,12 @@ import ssl
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, TypeVar, final
 
+from nerve.common.broker.authorities import trusting
 from nerve.common.broker.rabbitmq_address import RabbitSettings
 from nerve.common.clock import Clock
 from nerve.common.lifecycle import Backoff
 from nerve.common.logs import get_log
-from nerve.protocol.errors import BadInput, BrokerUnavailable, NerveError
+from nerve.protocol.errors import BrokerUnavailable, NerveError
 
 if TYPE_CHECKING:
     from aio_pika.abc import AbstractChannel, AbstractConnection
@@ -118,16 +119,7 @@ def is_ours(error: BaseException) -> bool:
 
 def trusted(settings: RabbitSettings) -> ssl.SSLContext | None:
     """Whose certificates are believed, where the address asks for TLS. Raises BadInput."""
-    if not settings.url.startswith("amqps:"):
-        return None
-    try:
-        return ssl.create_default_context(cafile=settings.ca_file)
-    except OSError as error:
-        raise BadInput(
-            f"the authorities in {settings.ca_file} cannot be read: {error.strerror or error}",
-            where="--broker",
-            next_step="ca_file names a file of certificates in PEM form",
-        ) from None
+    return trusting(settings.ca_file) if settings.url.startswith("amqps:") else None
 
 
 async def _quietly(connection: "AbstractConnection") -> None:
