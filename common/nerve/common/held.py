@@ -9,9 +9,10 @@ from typing import final
 
 from nerve.common import inbox
 from nerve.common.clock import Clock
-from nerve.common.inbox import Try
+from nerve.common.inbox import Hold, Try
 from nerve.common.logs import get_log
 from nerve.common.sql import Ledger, Row
+from nerve.protocol.envelope import Envelope
 from nerve.protocol.errors import NerveError, Unavailable
 
 _log = get_log("nerve.common.held")
@@ -99,6 +100,22 @@ class Held:
             next_at=next_at,
             reason=reason,
         )
+
+
+async def hold_back(
+    ledger: Ledger, envelope: Envelope, reason: str, *, sequence: int, clock: Clock
+) -> None:
+    """Keep an envelope that lacks something, to be tried again soon."""
+    now = clock.now_ms()
+    unit = Hold(
+        execution=envelope.execution,
+        sequence=sequence,
+        envelope=envelope.raw,
+        reason=reason,
+        next_at=now + pause_ms(0),
+        now=now,
+    )
+    await ledger.commit(inbox.keep_back, unit)
 
 
 def pause_ms(tries: int) -> int:

@@ -9,8 +9,8 @@ from typing import final
 
 from nerve.common import inbox
 from nerve.common.clock import Clock
-from nerve.common.held import pause_ms
-from nerve.common.inbox import Hold, Try
+from nerve.common.held import hold_back
+from nerve.common.inbox import Try
 from nerve.common.large import LOST, Large
 from nerve.common.sql import Ledger
 from nerve.hands.ledger.answers import present
@@ -89,17 +89,8 @@ class Arguments:
         )
 
     async def _hold(self, envelope: Envelope, reason: str) -> None:
-        now = self._clock.now_ms()
+        await hold_back(self._ledger, envelope, reason, sequence=SEQUENCE, clock=self._clock)
         execution = envelope.execution
-        unit = Hold(
-            execution=execution,
-            sequence=SEQUENCE,
-            envelope=envelope.raw,
-            reason=reason,
-            next_at=now + pause_ms(0),
-            now=now,
-        )
-        await self._ledger.commit(inbox.keep_back, unit)
         [row] = await self._ledger.read(lambda tx: inbox.kept(tx, execution))
         await self.tell(envelope, quarantined=row["state"] == "QUARANTINED", reason=reason)
 

@@ -11,8 +11,8 @@ from pydantic import ValidationError
 
 from nerve.common import inbox
 from nerve.common.clock import Clock
-from nerve.common.held import pause_ms
-from nerve.common.inbox import Hold, Try
+from nerve.common.held import hold_back
+from nerve.common.inbox import Try
 from nerve.common.large import LOST, Large
 from nerve.common.logs import get_log
 from nerve.common.sql import Ledger
@@ -46,7 +46,10 @@ class Results:
             return await self.fetched(envelope)
         except (*LOST, Unavailable) as error:
             _log.warning("an update is held back", cause="held", error=error)
-            await self._hold(envelope, str(error))
+            sequence = envelope.sequence
+            await hold_back(
+                self._ledger, envelope, str(error), sequence=sequence, clock=self._clock
+            )
             return None
 
     async def fetched(self, envelope: Envelope) -> Envelope:
@@ -87,15 +90,3 @@ class Results:
             if row["sequence"] <= envelope.sequence:
                 unit = Try(execution=execution, sequence=row["sequence"], tries=0)
                 await self._ledger.commit(inbox.done, unit)
-
-    async def _hold(self, envelope: Envelope, reason: str) -> None:
-        now = self._clock.now_ms()
-        unit = Hold(
-            execution=envelope.execution,
-            sequence=envelope.sequence,
-            envelope=envelope.raw,
-            reason=reason,
-            next_at=now + pause_ms(0),
-            now=now,
-        )
-        await self._ledger.commit(inbox.keep_back, unit)
