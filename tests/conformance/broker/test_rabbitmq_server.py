@@ -43,6 +43,15 @@ async def broker(url: str, **changes: Any) -> AsyncGenerator[RabbitBroker]:
         await found.close()
 
 
+async def published(broker: RabbitBroker, body: bytes) -> None:
+    """As the relay does it: again until it is confirmed."""
+    while True:
+        try:
+            return await soon(broker.publish(TOPIC, [body]))
+        except BrokerUnavailable:
+            continue
+
+
 def consume(broker: RabbitBroker, credit: int = 1000) -> Consumer:
     return broker.consume(TOPIC, f"{TOPIC}.group", credit=lambda: credit)
 
@@ -199,12 +208,7 @@ async def test_a_deleted_queue_is_made_again_and_whoever_consumed_it_goes_on(url
         await until(lambda: not found.troubles(), "it consumes")
         await asyncio.to_thread(manage, "DELETE", f"queues/{host(url)}/{TOPIC}")
         body = b"after"
-        while True:  # as the relay does
-            try:
-                await soon(found.publish(TOPIC, [body]))
-                break
-            except BrokerUnavailable:
-                continue
+        await published(found, body)
         assert [body] == seen(await soon(receiving))
 
 
@@ -290,12 +294,7 @@ async def test_reconnects_leave_nothing_behind(url: str, caplog: pytest.LogCaptu
             consumer = consume(found)
             for number in range(20):
                 body = b"%d" % number
-                while True:  # as the relay does
-                    try:
-                        await soon(found.publish(TOPIC, [body]))
-                        break
-                    except BrokerUnavailable:
-                        continue
+                await published(found, body)
                 seen_now: list[bytes] = []
                 while body not in seen_now:
                     deliveries = await soon(consumer.receive())

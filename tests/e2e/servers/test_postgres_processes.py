@@ -16,13 +16,13 @@ from urllib.parse import urlsplit
 import asyncpg
 import pytest
 
-from nerve.brain import DurableRuntime, PostgresBackend, Turn
-from nerve.protocol.errors import LedgerUnavailable, NerveError, Timeout
-from nerve.protocol.identity import SessionKey
+from nerve.brain import DurableRuntime, PostgresBackend
+from nerve.protocol.errors import LedgerUnavailable
 from support.rabbit import virtual_host
 from support.servers.native import NativeServer
 from support.servers.postgres import VARIABLE, make_database
 from support.services import Service
+from support.storm import ended, submit
 
 pytestmark = [pytest.mark.external, pytest.mark.chaos]
 
@@ -90,31 +90,6 @@ async def hosts(server: NativeServer, tmp_path: Path) -> AsyncGenerator[Hosts]:
     yield made
     for role in list(made.running):
         made.kill(role)
-
-
-async def submit(runtime: DurableRuntime, number: int) -> Turn:
-    """What a client does: the same request again until it is answered."""
-    while True:
-        try:
-            key = SessionKey("acme", f"s-{number}")
-            session = await runtime.session(key, agent="marker")
-            return await session.submit("r", "go")
-        except NerveError:
-            await asyncio.sleep(0.1)
-
-
-async def ended(turn: Turn) -> str:
-    """COMPLETED, or UNKNOWN where its tool was running in a process that was killed."""
-    while True:
-        try:
-            with suppress(Timeout):
-                await turn.result(2)
-                return "COMPLETED"
-            status = await turn.status()
-            if any(each.outcome == "UNKNOWN" for each in status.executions):
-                return "UNKNOWN"
-        except LedgerUnavailable:
-            await asyncio.sleep(0.1)
 
 
 @pytest.mark.timeout(170)
