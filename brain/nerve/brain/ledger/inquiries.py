@@ -36,6 +36,7 @@ from nerve.protocol.updates import Absence, LedgerMark, NotFoundUpdate
 
 WRONG_LEDGER = "wrong_ledger"
 DOUBTS_MAX = 3
+DOUBT_MS = 250
 QUESTIONS = 256
 
 DUE = sql(
@@ -70,7 +71,7 @@ DOUBTS = sql(
     " where execution = :execution and kind like 'went_back/%'"
 )
 ASK_AGAIN = sql(
-    "update intent set next_inquiry_at = :now,"
+    "update intent set next_inquiry_at = :next_at,"
     " outcome = case when outcome = 'REQUESTED' then 'ADMITTED' else outcome end"
     " where execution = :execution and state = 'OPEN'"
 )
@@ -271,15 +272,17 @@ async def _doubt(tx: Tx, unit: NotFound, intent: Row, stored: Row) -> bool:
     """Whether to ask once more: this answer may only have been overtaken by a later one on its way.
 
     A ledger that did go back says so again and again, to question after question. It is asked, and
-    not sent the command, which it might run a second time.
+    not sent the command, which it might run a second time. Each question waits longer: what a dead
+    Brain had taken in and not acknowledged comes again behind what is newer, for a while.
     """
     execution = intent["execution"]
     found = await tx.one(DOUBTS, execution=execution)
-    if found is not None and found["many"] >= DOUBTS_MAX:
+    many = 0 if found is None else int(found["many"])
+    if many >= DOUBTS_MAX:
         return False
     kind = f"went_back/{stored['inquiries']}"
     await observe(tx, execution, kind, unit.envelope, unit.now)
-    await tx.run(ASK_AGAIN, execution=execution, now=unit.now)
+    await tx.run(ASK_AGAIN, execution=execution, next_at=unit.now + (DOUBT_MS << many))
     return True
 
 
