@@ -87,20 +87,23 @@ class Scheduler:
         return frozenset(self._running)
 
     async def run_once(self) -> bool:
-        """Claim what is READY and fits; True where more may be waiting."""
+        """Claim what is READY and fits; True where more may be waiting.
+
+        Half of the free slots are left to deliveries, which claim in their own commit.
+        """
         more = False
         for definition in self._registry.ids:
-            free = self._free()
-            reservation = self.reserve(free) if free > 0 else None
+            slots = (self._free() + 1) // 2
+            reservation = self.reserve(slots) if slots > 0 else None
             if reservation is None:
                 return False
             try:
-                claimed = await self._claim(definition, free)
+                claimed = await self._claim(definition, slots)
                 for each in claimed:
                     self.start(each)
             finally:
                 self.end(reservation)
-            more = more or len(claimed) == free
+            more = more or len(claimed) == slots
         return more
 
     async def _claim(self, definition: str, limit: int) -> list[Claimed]:

@@ -27,7 +27,7 @@ V = TypeVar("V")
 
 BATCH_UNITS_MAX = 256
 DEFER_SECONDS = 0.25
-QUICK_COMMIT_SECONDS = 0.0006
+QUICK_COMMIT_SECONDS = 0.002
 
 faults.register("sql", ["sql.begin", "sql.before_commit", "sql.after_commit", "sql.in_doubt"])
 
