@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from types import FrameType
@@ -66,6 +66,13 @@ class Roles:
         """Of these processes, and of the servers that they use."""
         return processes.usages(self.pids()) | {
             name: processes.together(pids) for name, pids in self.servers.items()
+        }
+
+    def trees(self) -> dict[str, Sequence[int]]:
+        """All processes of each role, and of the servers."""
+        every = {role: [pid] for role, pid in self.pids().items()} | self.servers
+        return {
+            role: [m for pid in pids for m in processes.tree(pid)] for role, pids in every.items()
         }
 
     def pss_mib(self) -> dict[str, float]:
@@ -197,12 +204,23 @@ class Driver:
         return self._roles.pss_mib()
 
     async def quiet(self, seconds: float) -> dict[str, Any]:
-        """What the processes burn while nobody asks for anything."""
-        before = self.snapshot()
+        """What the processes burn while nobody asks for anything.
+
+        Only the clocks of processes known before are read: a whole snapshot takes this driver longer than
+        all else that it does in these seconds.
+        """
+        pids = self._roles.trees()
+        before = {role: processes.own_seconds(each) for role, each in pids.items()}
+        began = time.perf_counter()
         await asyncio.sleep(seconds)
-        costs = before.until(self.snapshot(), 1)
-        shares = {name: costs[name] for name in ("cpu_share", "cpu_share_all")}
-        return {**shares, "cpu_ms": costs["cpu_ms_turn"]}
+        wall = time.perf_counter() - began
+        cpu = {role: processes.own_seconds(pids[role]) - used for role, used in before.items()}
+        own = sum(used for role, used in cpu.items() if role not in self._roles.servers)
+        return {
+            "cpu_share": round(own / wall, 4),
+            "cpu_share_all": round(sum(cpu.values()) / wall, 4),
+            "cpu_ms": {role: round(used * 1e3, 3) for role, used in cpu.items()},
+        }
 
     async def run(self, phases: Phases) -> dict[str, Any]:
         row = dict[str, Any]()

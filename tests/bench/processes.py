@@ -50,6 +50,12 @@ def cpu_seconds(pid: int) -> float:
     return total / TICK
 
 
+def own_seconds(pids: Iterable[int]) -> float:
+    """CPU of processes that are known and have no new children: costs the measuring one next to nothing."""
+    found = [fields for pid in pids if (fields := stat_fields(pid))]
+    return sum(int(fields[USER_TIME]) + int(fields[SYSTEM_TIME]) for fields in found) / TICK
+
+
 def labelled(path: str, label: str) -> int:
     """The first number after `label` in a /proc file; 0 where the process is gone."""
     try:

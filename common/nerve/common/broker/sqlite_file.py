@@ -13,6 +13,7 @@ from typing import Self, final
 
 from nerve.common.clock import Clock
 from nerve.common.logs import get_log
+from nerve.common.sql.sqlite import LOG_BYTES, PAGE_BYTES
 from nerve.protocol.errors import BrokerUnavailable, DiskFull, NerveError, SchemaTooNew
 
 VERSION = 1
@@ -146,12 +147,14 @@ class QueueFile:
             self.path, timeout=OPEN_SECONDS, isolation_level=None, check_same_thread=False
         )
         try:
+            connection.execute(f"PRAGMA page_size = {PAGE_BYTES}")  # of a new file
             connection.execute("PRAGMA journal_mode = WAL")
             connection.execute("PRAGMA synchronous = NORMAL")
-            connection.execute("PRAGMA wal_autocheckpoint = 1000")
+            connection.execute(f"PRAGMA wal_autocheckpoint = {LOG_BYTES // PAGE_BYTES}")
             self._lay_out(connection)
             if self._bytes_max is not None:
-                connection.execute(f"PRAGMA max_page_count = {max(8, self._bytes_max // 4096)}")
+                page = int(connection.execute("PRAGMA page_size").fetchone()[0])
+                connection.execute(f"PRAGMA max_page_count = {max(16, self._bytes_max // page)}")
         except BaseException:
             connection.close()
             raise
