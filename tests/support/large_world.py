@@ -46,6 +46,13 @@ class LargeWorld:
     def state(self) -> Path:
         return self.folder / "state"
 
+    def values(self) -> list[Path]:
+        """The objects of arguments and results; what an agent keeps of them in its journal is another one."""
+        folder = self.state / "objects" / "acme"
+        return [
+            path for path in folder.rglob("*") if path.is_file() and "journal" not in path.parts
+        ]
+
     def calls(self) -> list[str]:
         """The names of what the tool was called for, as it wrote them down itself."""
         path = self.folder / "effects"

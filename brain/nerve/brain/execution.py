@@ -7,7 +7,7 @@ from nerve.brain.agents.local import LOCAL_ROUTE
 from nerve.brain.ledger import queries, retention
 from nerve.brain.ledger.claim import release_threads
 from nerve.brain.ledger.definitions import Changed, Offer, offer
-from nerve.brain.ledger.inquiries import OPEN_CALL, Patience
+from nerve.brain.ledger.inquiries import Patience
 from nerve.brain.ledger.seats import sit
 from nerve.brain.schedule.frames import WARM_FRAMES_MAX, Frames
 from nerve.brain.schedule.greeting import Greeting
@@ -107,7 +107,8 @@ class Execution:
         await self.hosts.run_once()
         self.host = await self.hosts.register({"definitions": sorted(runtime.registry.ids)})
         keep = WARM_FRAMES_MAX if warm_frames is None else warm_frames
-        self.frames = Frames(runtime.ledger, keep=keep)
+        objects = None if self.large is None else self.large.store
+        self.frames = Frames(runtime.ledger, keep=keep, objects=objects)
         self.scheduler = Scheduler(
             self._make_office(self),
             runtime.registry,
@@ -263,7 +264,9 @@ class Execution:
         if self.large is not None:
             grace = settings.object_grace_seconds
             scans.append(
-                Collector(self.large.store, ledger, OPEN_CALL, grace_seconds=grace, clock=clock)
+                Collector(
+                    self.large.store, ledger, retention.WANTED, grace_seconds=grace, clock=clock
+                )
             )
         return scans
 

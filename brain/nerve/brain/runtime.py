@@ -18,7 +18,8 @@ from nerve.brain.ledger import queries
 from nerve.brain.ledger.backend import SessionBackend
 from nerve.brain.ledger.cancel import unknown_turn
 from nerve.brain.ledger.sessions import OpenSession, open_session
-from nerve.brain.schedule.invocation import Classify, Failure, Office
+from nerve.brain.schedule.failures import Classify, Failure
+from nerve.brain.schedule.invocation import Office
 from nerve.brain.schedule.registry import Registry
 from nerve.brain.schedule.run_host import Emit
 from nerve.brain.state.recovery import RecoveryPolicy

@@ -131,6 +131,15 @@ class Large:
             )
         return await self._put(scope, execution, encoded)
 
+    async def lay_down(self, parts: Sequence[bytes], *, scope: str, owner: str) -> ObjectRef | None:
+        """The reference of lines that are durable as one object; None where they are few enough for a row.
+
+        Waits for a store that is away. Raises what the ledger raises, and TooLarge.
+        """
+        if sum(map(len, parts)) < self._inline_bytes:
+            return None
+        return await self._put(scope, owner, b"\n".join(parts))
+
     def _encoded(self, value: Any) -> bytes | None:
         """Canonical bytes of what is large; most values are small, and a rough look says so."""
         try:
@@ -141,13 +150,11 @@ class Large:
         encoded = canonical_bytes(value)
         return encoded if len(encoded) >= self._inline_bytes else None
 
-    async def _put(self, scope: str, execution: str, value: bytes) -> ObjectRef:
+    async def _put(self, scope: str, owner: str, value: bytes) -> ObjectRef:
         failures = 0
         while True:
             try:
-                unit = Staged(
-                    ref=reference(scope, value), owner=execution, now=self._clock.now_ms()
-                )
+                unit = Staged(ref=reference(scope, value), owner=owner, now=self._clock.now_ms())
                 await self._ledger.commit(stage, unit)
                 await faults.apoint("common.large.staged")
                 ref = await self.store.put(scope, value)

@@ -38,6 +38,11 @@ def value_scope(namespace: str, session: str, execution: str, holds: Holds) -> s
     return f"{namespace}/{session}/{execution}/{holds}"
 
 
+def journal_scope(thread: str) -> str:
+    """Where the large checkpoints of a Thread (its whole id) stand."""
+    return f"{thread}/journal"
+
+
 def belongs(ref: ObjectRef, *, namespace: str, execution: str, holds: Holds) -> bool:
     """Whether a reference names this very value; that of another tenant or execution does not."""
     parts = ref.scope.split("/")

@@ -23,14 +23,6 @@ def rows(path: Path, query: str) -> list[tuple[object, ...]]:
         connection.close()
 
 
-def stored(world: LargeWorld) -> list[Path]:
-    return [
-        path
-        for path in (world.state / "objects").rglob("*")
-        if path.is_file() and path.parent.name != "%new"
-    ]
-
-
 @pytest.mark.capability("E7.1", "E7.2", "G3.2")
 @pytest.mark.report("U51", "U52")
 async def test_large_values_travel_by_reference_in_both_directions_and_small_ones_do_not(
@@ -52,7 +44,7 @@ async def test_large_values_travel_by_reference_in_both_directions_and_small_one
     ]
     assert sorted(world.calls()) == [f"t{i}" for i in range(len(sizes))]
     # One object for each value that is over the limit, under its Session and execution.
-    scopes = sorted(path.relative_to(world.state / "objects").parts[:4] for path in stored(world))
+    scopes = sorted(path.relative_to(world.state / "objects").parts[:4] for path in world.values())
     assert [(scope[0], scope[1], scope[3]) for scope in scopes] == [
         ("acme", "s-t2", "arguments"),
         ("acme", "s-t3", "result"),
@@ -77,8 +69,8 @@ async def test_a_command_whose_object_is_lost_waits_visibly_and_goes_on_when_it_
     async with world.brain() as brain:
         assert brain.runtime is not None
         turn = await submit(brain.runtime, "lost", 300 * KIB, 10)
-        await until(lambda: stored(world), "the arguments are stored")
-        [path] = stored(world)
+        await until(lambda: world.values(), "the arguments are stored")
+        [path] = world.values()
         body = path.read_bytes()
         path.chmod(0o600)
         path.unlink() if how == "missing" else path.write_bytes(b"?" * len(body))
@@ -121,8 +113,8 @@ async def test_an_update_whose_object_is_lost_waits_visibly_and_goes_on_when_it_
             id = turn.id
             await until(lambda: world.calls(), "it was called")
         # Nobody hears of the result while the Brain is away.
-        await until(lambda: stored(world), "the result is stored")
-        [path] = stored(world)
+        await until(lambda: world.values(), "the result is stored")
+        [path] = world.values()
         body = path.read_bytes()
         path.chmod(0o600)
         path.unlink()

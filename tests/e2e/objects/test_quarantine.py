@@ -18,12 +18,8 @@ pytestmark = pytest.mark.timeout(120)
 
 
 async def taken_away(world: LargeWorld) -> tuple[Path, bytes]:
-    def found() -> list[Path]:
-        folder = world.state / "objects" / "acme"
-        return [path for path in folder.rglob("*") if path.is_file()]
-
-    await until(found, "the value is stored")
-    [path] = found()
+    await until(world.values, "the value is stored")
+    [path] = world.values()
     body = path.read_bytes()
     path.chmod(0o600)
     path.unlink()

@@ -12,7 +12,7 @@ from nerve.brain.agents.react import ReactAgent, ScriptedModel
 from nerve.brain.handles import Session, Thread, Turn
 from nerve.brain.ledger.backend import LocalBackend
 from nerve.brain.runtime import DurableRuntime
-from nerve.brain.schedule.invocation import Failure
+from nerve.brain.schedule.failures import Failure
 from nerve.brain.state.recovery import RecoveryPolicy
 from nerve.brain.state.turn import TurnPhase
 from nerve.common import faults

@@ -4,6 +4,8 @@ The fenced statement is the first write. A stale owner's unit finds no row to ch
 nothing at all, whatever it carries.
 """
 
+from collections.abc import Sequence
+
 from nerve.brain.ledger import events
 from nerve.brain.ledger.claim import PUT_RUN, PUT_STEP
 from nerve.brain.ledger.events import NewEvent
@@ -15,6 +17,7 @@ from nerve.brain.state.turn import TERMINAL, TurnPhase
 from nerve.common.large import refer
 from nerve.common.outbox import put
 from nerve.common.sql import Tx, law, sql
+from nerve.protocol.objects import ObjectRef
 
 TURN = sql("select cancel_requested_at, open_count from turn where id = :id")
 FENCE = sql(
@@ -35,7 +38,7 @@ NEXT_TURN = sql(
 JOURNAL = sql(
     "insert into journal"
     " (thread, position, turn, step, entries, state, digest, codec, settled, created_at)"
-    " values (:thread, :position, :turn, :step, :entries, :state, :digest, 'plain', :settled, :now)"
+    " values (:thread, :position, :turn, :step, :entries, :state, :digest, :codec, :settled, :now)"
 )
 PUT_RECEIPT = sql(
     "insert into receipt (turn, key, step, body, codec, input_tokens, output_tokens, attempts,"
@@ -76,7 +79,7 @@ async def advance(tx: Tx, unit: Advance) -> Verdict:
     phase = await _fence(tx, unit)
     if isinstance(phase, Verdict):
         return phase
-    await refer(tx, unit.objects, now=unit.now)
+    await refer(tx, _referred(unit), now=unit.now)
     await _write_checkpoint(tx, unit)
     await _write_intents(tx, unit)
     await _write_turn(tx, unit)
@@ -142,17 +145,25 @@ async def _thread_after(
     return ThreadPhase.READY, following["id"], unit.now
 
 
+def _referred(unit: Advance) -> Sequence[ObjectRef]:
+    if unit.checkpoint is None or unit.checkpoint.ref is None:
+        return unit.objects
+    return [*unit.objects, unit.checkpoint.ref]
+
+
 async def _write_checkpoint(tx: Tx, unit: Advance) -> None:
     step = unit.at.step_id
     if unit.checkpoint is not None:
+        entries, state, codec = unit.checkpoint.stored
         await tx.later(
             JOURNAL,
             thread=unit.at.thread,
             position=unit.checkpoint.position,
             turn=unit.at.turn,
             step=step,
-            entries=unit.checkpoint.entries,
-            state=unit.checkpoint.state,
+            entries=entries,
+            state=state,
+            codec=codec,
             digest=unit.checkpoint.digest,
             settled=1 if unit.next in (Next.FINISH, Next.FAIL, Next.SETTLED) else 0,
             now=unit.now,

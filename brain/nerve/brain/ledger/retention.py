@@ -4,6 +4,7 @@ Nothing of an unfinished Turn goes, nor what Hands were not told, nor an outcome
 Turns, requests and history stay: lists, receipts and the same answer to the same request outlive it all.
 """
 
+from nerve.brain.ledger.inquiries import OPEN_CALL
 from nerve.common.settings import Settings
 from nerve.common.sql import sql
 from nerve.common.sql.retention import Kind, common_kinds
@@ -44,6 +45,8 @@ CHECKPOINTS = sql(
     " and exists (select 1 from journal j where j.thread = h.id) then 1 else 0 end as due"
     " from thread h where h.id > :after order by h.id limit :limit"
 )
+WANTED = f"{OPEN_CALL} union all select 1 from journal where journal.thread = object.owner"
+"""While an object is kept: its owner is a call that is not over, or a Thread that has checkpoints."""
 REMOVE_CHECKPOINTS = (sql("delete from journal where thread = :id"),)
 OBSERVATIONS = sql(
     "select o.id, case when not exists (select 1 from intent i"

@@ -4,12 +4,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+import orjson
+
 from nerve.brain.ledger.events import NewEvent
 from nerve.brain.state.turn import Settle, TurnPhase
 from nerve.common.outbox import OutboxRow, Relay
 from nerve.protocol.identity import run_id, step_id
 from nerve.protocol.objects import ObjectRef
 
+PLAIN, ELSEWHERE = "plain", "object"
+"""How a row of the journal is to be read: as it stands, or as the reference of an object."""
 SETTLE = "SETTLE"
 """The phase of a Step that only settles; it belongs to no Run."""
 
@@ -29,12 +33,23 @@ class Next(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewCheckpoint:
-    """Canonical bytes of the new entries and the new state, at the position they make."""
+    """Canonical bytes of the new entries and the new state, at the position they make.
+
+    With a `ref` both stand in the object store by now, and the row only says where.
+    """
 
     position: int
     entries: bytes
     state: bytes
     digest: str
+    ref: ObjectRef | None = None
+
+    @property
+    def stored(self) -> tuple[bytes, bytes, str]:
+        """(entries, state, codec) of its row."""
+        if self.ref is None:
+            return self.entries, self.state, PLAIN
+        return orjson.dumps(self.ref.to_json()), b"", ELSEWHERE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,22 +5,26 @@ restore reads the whole retained journal, which is linear in it.
 """
 
 from collections import OrderedDict
-from typing import Any
 
 import orjson
+from pydantic import ValidationError
 
 from nerve.brain.harness import Frame
 from nerve.brain.ledger.claim import Claimed
 from nerve.brain.ledger.definitions import parse_definition
+from nerve.brain.ledger.step_unit import PLAIN
 from nerve.brain.state.checkpoint import GENESIS, chained
+from nerve.common.large import LOST
+from nerve.common.objects.port import ObjectStore
 from nerve.common.sql import Ledger, Row, Tx, sql
-from nerve.protocol.errors import Damaged
+from nerve.protocol.errors import Damaged, NotFound
+from nerve.protocol.objects import ObjectRef
 
 WARM_FRAMES_MAX = 1024
 WARM_BYTES_MAX = 32 * 1024 * 1024
 
 JOURNAL = sql(
-    "select position, entries, state, digest from journal where thread = :thread"
+    "select position, entries, state, digest, codec from journal where thread = :thread"
     " and position <= :position order by position"
 )
 
@@ -28,8 +32,11 @@ JOURNAL = sql(
 class Frames:
     """The Frames of Threads that ran here lately, least recently used first."""
 
-    def __init__(self, ledger: Ledger, *, keep: int = WARM_FRAMES_MAX) -> None:
+    def __init__(
+        self, ledger: Ledger, *, keep: int = WARM_FRAMES_MAX, objects: ObjectStore | None = None
+    ) -> None:
         self._ledger = ledger
+        self._objects = objects
         self._keep = keep
         self._warm: OrderedDict[str, tuple[str, Frame]] = OrderedDict()
         self._bytes: dict[str, int] = {}
@@ -37,7 +44,10 @@ class Frames:
         self.cold_restores = 0
 
     async def load(self, claimed: Claimed) -> Frame:
-        """The Frame at the position and digest that the claim saw; raises Damaged."""
+        """The Frame at the position and digest that the claim saw.
+
+        Raises Damaged, Unavailable (the object store is away), and what the ledger raises.
+        """
         warm = self._warm.pop(claimed.thread, None)
         self._warm_bytes -= self._bytes.get(claimed.thread, 0) if warm is not None else 0
         if warm is not None and warm[0] == claimed.digest:
@@ -71,17 +81,17 @@ class Frames:
         frame = _empty(claimed)
         digest = GENESIS
         for row in await self._ledger.read(query):
-            stored = row["entries"], row["state"]
-            if not all(isinstance(part, bytes) for part in stored):
+            stored = await self._stored(claimed.thread, row)
+            if stored is None:
                 break
             digest = chained(digest, *stored)
             if digest != row["digest"]:
                 break
-            entries: list[Any] = orjson.loads(row["entries"])
-            frame.entries.extend(entries)
-            frame.state = orjson.loads(row["state"])
+            entries, state = stored
+            frame.entries.extend(orjson.loads(entries))
+            frame.state = orjson.loads(state)
             frame.position = row["position"]
-            self._bytes[claimed.thread] = self._bytes.get(claimed.thread, 0) + len(stored[0])
+            self._bytes[claimed.thread] = self._bytes.get(claimed.thread, 0) + len(entries)
         if digest != claimed.digest or frame.position != claimed.position:
             raise Damaged(
                 f"the checkpoint chain of {claimed.thread} breaks after position {frame.position}",
@@ -89,6 +99,32 @@ class Frames:
                 next_step="restore the ledger from a backup; the Thread is not advanced before",
             )
         return frame
+
+    async def _stored(self, thread: str, row: Row) -> tuple[bytes, bytes] | None:
+        """(entries, state) of one checkpoint; None where the row is no such thing."""
+        entries, state = row["entries"], row["state"]
+        if not (isinstance(entries, bytes) and isinstance(state, bytes)):
+            return None
+        if row["codec"] == PLAIN:
+            return entries, state
+        try:
+            body = await self._fetched(ObjectRef.model_validate_json(entries))
+        except ValidationError:
+            return None
+        except LOST as error:
+            raise Damaged(
+                f"the checkpoint {row['position']} of {thread} cannot be read: {error.message}",
+                where=f"journal of {thread}",
+                next_step="bring the object back, or restore ledger and store from one backup;"
+                " the Thread is not advanced before",
+            ) from error
+        entries, _, state = body.partition(b"\n")
+        return entries, state
+
+    async def _fetched(self, ref: ObjectRef) -> bytes:
+        if self._objects is None:
+            raise NotFound(f"it stands in an object store as {ref.scope}, and none is given here")
+        return await self._objects.get(ref)
 
 
 def _empty(claimed: Claimed) -> Frame:

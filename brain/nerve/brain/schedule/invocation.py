@@ -1,11 +1,20 @@
 """One Run: from restore to its classified end, or the settlement of a Turn that is to end."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import orjson
 
-from nerve.brain.harness import Facts, Failed, Finished, Frame, Harness, Outcome, Parked
+from nerve.brain.harness import (
+    Checkpoint,
+    Facts,
+    Failed,
+    Finished,
+    Frame,
+    Harness,
+    Outcome,
+    Parked,
+)
 from nerve.brain.ledger.advance import advance
 from nerve.brain.ledger.claim import Claimed, GiveBack, give_back
 from nerve.brain.ledger.events import NewEvent
@@ -20,10 +29,20 @@ from nerve.brain.ledger.step_unit import (
     Verdict,
 )
 from nerve.brain.schedule import outcome as made
+from nerve.brain.schedule.failures import (
+    BLAMELESS_DELAY_MS,
+    BLAMELESS_DOUBLINGS,
+    SET_BACK_DELAY_MS,
+    CancelFirst,
+    Classify,
+    NotCommitted,
+    committing,
+    said,
+)
 from nerve.brain.schedule.frames import Frames
 from nerve.brain.schedule.local_calls import told_of
 from nerve.brain.schedule.run_host import Emit, RunHost
-from nerve.brain.schedule.stowing import stowed
+from nerve.brain.schedule.stowing import lay_down, stow
 from nerve.brain.state.recovery import Exhausted, RecoveryPolicy, after_failure
 from nerve.brain.state.turn import Settle, settled_as
 from nerve.brain.tools.messages import Messages
@@ -33,9 +52,14 @@ from nerve.common.large import Large
 from nerve.common.logs import get_log
 from nerve.common.outbox import Relay
 from nerve.common.sql import Ledger
-from nerve.protocol.errors import Damaged, Fenced, NerveError, Unavailable, WrongLedger
+from nerve.protocol.errors import (
+    Damaged,
+    Fenced,
+    LedgerUnavailable,
+    NerveError,
+    Unavailable,
+)
 from nerve.protocol.objects import ObjectRef
-from nerve.protocol.values import printable
 
 _log = get_log("nerve.brain.invocation")
 
@@ -43,22 +67,6 @@ faults.register(
     "brain",
     ["brain.run.restored", "brain.run.before_advance", "brain.run.after_advance"],
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Failure:
-    """How a raised error is taken: tried again, for good, or not the Turn's fault at all."""
-
-    retryable: bool
-    blameless: bool = False
-
-
-BLAMELESS_DELAY_MS = 2_000
-BLAMELESS_DOUBLINGS = 5
-SET_BACK_DELAY_MS = 60_000
-DELAY_MS_MAX = max(SET_BACK_DELAY_MS, BLAMELESS_DELAY_MS << BLAMELESS_DOUBLINGS)
-
-Classify = Callable[[BaseException], Failure]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,18 +84,6 @@ class Office:
     policy: RecoveryPolicy
     first_inquiry_ms: int
     large: Large | None = None
-
-
-class NotCommitted(BaseException):
-    """The ledger could not take a Step: no fault of the Turn, and nothing that an agent may catch."""
-
-    def __init__(self, error: Exception) -> None:
-        super().__init__(str(error))
-        self.error = error
-
-
-class CancelFirst(BaseException):
-    """The Turn was cancelled while its Run went on: nothing of this step was committed."""
 
 
 class Invocation:
@@ -122,6 +118,10 @@ class Invocation:
             frame = await self._office.frames.load(claimed)
         except Damaged as error:
             return await self._set_back(error)
+        except LedgerUnavailable:
+            raise
+        except Unavailable as error:
+            return await self._put_off(error)
         await faults.apoint("brain.run.restored")
         if claimed.settle is not None:
             return await self._settle(frame, claimed.settle)
@@ -169,8 +169,9 @@ class Invocation:
     async def _commit(self, frame: Frame, outcome: Outcome) -> Verdict:
         if not isinstance(outcome, (Parked, Finished, Failed)):
             return await self._stopped()
-        checkpoint = made.sealed_checkpoint(outcome.checkpoint, frame, self._digest)
-        unit = self._unit(outcome, checkpoint, await self._stowed(outcome))
+        stowed = await self._stowed(outcome)
+        checkpoint = await self._sealed(outcome.checkpoint, frame)
+        unit = self._unit(outcome, checkpoint, stowed)
         verdict = await self._advance(unit)
         if verdict is Verdict.CANCEL_FIRST:
             raise CancelFirst
@@ -180,10 +181,13 @@ class Invocation:
 
     async def _stowed(self, outcome: Outcome) -> dict[str, ObjectRef]:
         calls = outcome.calls if isinstance(outcome, Parked) else ()
-        try:
-            return await stowed(self._office.large, self.claimed, calls)
-        except (Unavailable, WrongLedger, faults.InjectedFault) as error:
-            raise NotCommitted(error) from error
+        with committing():
+            return await stow(self._office.large, self.claimed, calls)
+
+    async def _sealed(self, checkpoint: Checkpoint, frame: Frame) -> NewCheckpoint:
+        sealed = made.sealed_checkpoint(checkpoint, frame, self._digest)
+        with committing():
+            return await lay_down(self._office.large, self.claimed.thread, sealed)
 
     async def _advance(self, unit: Advance) -> Verdict:
         verdict = await self._committed(unit)
@@ -192,10 +196,8 @@ class Invocation:
         return verdict
 
     async def _committed(self, unit: Advance) -> Verdict:
-        try:
+        with committing():
             return await self._office.ledger.commit(advance, unit)
-        except (Unavailable, WrongLedger, faults.InjectedFault) as error:
-            raise NotCommitted(error) from error
 
     def _unit(
         self,
@@ -292,7 +294,7 @@ class Invocation:
         results = made.outcomes(claimed.unapplied)
         try:
             cleaned = self._agent.settle(frame, results)
-            checkpoint = made.sealed_checkpoint(cleaned, frame, self._digest)
+            checkpoint = await self._sealed(cleaned, frame)
         except Exception as error:
             return await self._set_back(error)
         end = settled_as(settle)
@@ -317,6 +319,12 @@ class Invocation:
         await self.hand_over(said(error)[:1000], delay_ms=SET_BACK_DELAY_MS)
         return Verdict.COMMITTED
 
+    async def _put_off(self, error: Exception) -> Verdict:
+        """What is not the Turn's fault is tried again: ever later, since each time costs a Run."""
+        delay_ms = BLAMELESS_DELAY_MS << min(self.claimed.run - 1, BLAMELESS_DOUBLINGS)
+        await self.hand_over(said(error)[:1000], delay_ms=delay_ms)
+        return Verdict.COMMITTED
+
     async def _failed(self, frame: Frame, error: Exception) -> Verdict:
         kind = self._office.classify(error)
         text = said(error)
@@ -324,10 +332,7 @@ class Invocation:
             "an invocation failed", turn=self.claimed.turn, cause="invocation", error=error
         )
         if kind.blameless:
-            # Each costs a Run, so that what never ends must not come ever so often.
-            delay_ms = BLAMELESS_DELAY_MS << min(self.claimed.run - 1, BLAMELESS_DOUBLINGS)
-            await self.hand_over(text[:1000], delay_ms=delay_ms)
-            return Verdict.COMMITTED
+            return await self._put_off(error)
         now = self._office.clock.now_ms()
         stored = self.claimed.retry_policy
         policy = self._office.policy if stored is None else RecoveryPolicy(**orjson.loads(stored))
@@ -375,13 +380,3 @@ class Invocation:
                 "retry_at": retry.at,
             },
         )
-
-
-def said(error: Exception) -> str:
-    """The text of an error, however hostile, as it may be stored."""
-    try:
-        text = str(error)
-    except Exception:
-        text = "(its text cannot be read)"
-    kind = "" if isinstance(error, NerveError) else f"{type(error).__name__}: "
-    return printable(f"{kind}{text}")

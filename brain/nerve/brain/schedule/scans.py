@@ -14,7 +14,7 @@ from nerve.brain.ledger.inquiries import (
     tell_settled,
 )
 from nerve.brain.ledger.repair import stuck, wake_idle_waiters
-from nerve.brain.schedule.invocation import DELAY_MS_MAX
+from nerve.brain.schedule.failures import DELAY_MS_MAX
 from nerve.brain.schedule.scheduler import Scheduler
 from nerve.brain.tools.messages import Messages
 from nerve.common.clock import Clock
