@@ -8,12 +8,12 @@ inbox, so a repeat is free and a row that waits for a dead host is the only thin
 import asyncio
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 
 from nerve.common import faults
 from nerve.common.clock import Clock, wait_event, within
 from nerve.common.lifecycle import Backoff
 from nerve.common.logs import get_log
+from nerve.common.record import record
 from nerve.common.sql.law import Row, Tx, law
 from nerve.common.sql.ledger import Ledger
 from nerve.common.sql.statement import sql
@@ -51,7 +51,7 @@ faults.register(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class OutboxRow:
     """One message. `id` is made by the sender, `destination` says which publisher and topic."""
 

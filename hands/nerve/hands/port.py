@@ -5,13 +5,14 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Protocol
 
+from nerve.common.record import record
 from nerve.hands.state.record import Move
 from nerve.protocol.binding import ToolBinding
 from nerve.protocol.commands import StartCommand
 from nerve.protocol.execution import Effect, ExecutionResult, ExecutionState
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Ended:
     """How a call ended, as far as whoever ran it can tell."""
 

@@ -1,7 +1,5 @@
 """Admission of Turns: one commit, and the same request id is the same request for ever."""
 
-from dataclasses import dataclass
-
 import orjson
 
 from nerve.brain.ledger import events
@@ -16,6 +14,7 @@ from nerve.brain.ledger.sessions import (
     unknown_session,
     unknown_thread,
 )
+from nerve.common.record import record
 from nerve.common.sql import Tx, law, sql
 from nerve.protocol.content import Message
 from nerve.protocol.errors import RequestConflict
@@ -43,7 +42,7 @@ NEXT_AS_HEAD = sql(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Request:
     """What makes a request the same one: its operation, its target and its content's digest."""
 
@@ -91,7 +90,7 @@ async def put_request(
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Submit:
     """With an `opening` the Session is made first, where it does not exist."""
 
@@ -104,7 +103,7 @@ class Submit:
     opening: OpenSession | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Submitted:
     """`turn` is the original one where the request was `known`; `ready` names its definition."""
 
@@ -113,7 +112,7 @@ class Submitted:
     ready: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class _End:
     """Where a Thread's queue ends, and whether it is empty."""
 

@@ -1,7 +1,6 @@
 """Ownership of a Thread: claimed while READY, fenced by (host, token), released when the host died."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from nerve.brain.ledger import events
 from nerve.brain.ledger.events import NewEvent
@@ -9,6 +8,7 @@ from nerve.brain.ledger.sessions import LOCK as LOCK_SESSION
 from nerve.brain.state.run import STEP_OF_RUN, RunState
 from nerve.brain.state.turn import Settle
 from nerve.common.lease import require_live
+from nerve.common.record import record
 from nerve.common.sql import ALONE, Again, Row, Tx, law, sql
 from nerve.protocol.execution import ExecutionResult
 from nerve.protocol.identity import ThreadKey, run_id, step_id
@@ -80,7 +80,7 @@ PUT_STEP = sql(
 COUNT_STEPS = sql("select count(*) as steps from step where turn = :turn and run = :run")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Unapplied:
     """An intent of a Turn that no checkpoint contains yet; `read` is its result, already parsed."""
 
@@ -94,7 +94,7 @@ class Unapplied:
     read: ExecutionResult | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Claimed:
     """A Thread that this host now owns, with everything its head Turn needs to go on."""
 
@@ -121,7 +121,7 @@ class Claimed:
     claimed_at: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Claim:
     """Up to `limit` Threads pinned to one definition."""
 
@@ -300,7 +300,7 @@ def session_of(thread: str) -> str:
     return ThreadKey.parse(thread).session_key.id
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class GiveBack:
     """Hand one owned Thread over, or resume-or-release what nobody runs here any more."""
 

@@ -5,7 +5,6 @@ that says so, and what does not pass becomes READY and is found by a scan.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
@@ -18,6 +17,7 @@ from nerve.brain.state.turn import TurnPhase
 from nerve.common import inbox
 from nerve.common.lease import require_live
 from nerve.common.outbox import OutboxRow, Relay, put
+from nerve.common.record import record
 from nerve.common.sql import Row, Tx, law, sql
 from nerve.protocol.content import Message, Role, TextPart
 from nerve.protocol.envelope import open_envelope
@@ -87,7 +87,7 @@ class Accepted(StrEnum):
     """It names another tenant than the one who asked."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Delivered:
     accepted: Accepted
     turn: str | None = None
@@ -96,7 +96,7 @@ class Delivered:
     claimed: Claimed | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Deliver:
     """One update. `host` takes the Thread at once where it offers its definition and has a slot."""
 

@@ -1,11 +1,12 @@
 """Public events: one gapless sequence per Session, committed with the state they tell of."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import orjson
 
+from nerve.common.record import record
 from nerve.common.sql import Tx, sql
 from nerve.protocol.content import Message
 
@@ -20,7 +21,7 @@ SAY = sql(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class NewEvent:
     """One public fact. `said` also enters the history, under its message id."""
 

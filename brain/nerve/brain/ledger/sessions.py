@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from nerve.brain.ledger import definitions, events
 from nerve.brain.ledger.events import NewEvent
 from nerve.brain.state.checkpoint import GENESIS
+from nerve.common.record import record
 from nerve.common.sql import Tx, law, sql
 from nerve.protocol.errors import Conflict, UnknownSession, UnknownThread, WrongState
 from nerve.protocol.identity import MAIN_THREAD, SessionKey
@@ -34,7 +35,7 @@ CLOSE = sql("update session set state = 'CLOSED', closed_at = :now where id = :i
 CLOSE_THREAD = sql("update thread set state = 'CLOSED', closed_at = :now where id = :id")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class OpenSession:
     """`agent` None: the Session must exist."""
 

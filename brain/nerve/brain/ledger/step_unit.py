@@ -1,7 +1,6 @@
 """What one step of a Run hands to the ledger, and the verdict it gets back."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 
 import orjson
@@ -9,6 +8,7 @@ import orjson
 from nerve.brain.ledger.events import NewEvent
 from nerve.brain.state.turn import Settle, TurnPhase
 from nerve.common.outbox import OutboxRow, Relay
+from nerve.common.record import record
 from nerve.protocol.identity import run_id, step_id
 from nerve.protocol.objects import ObjectRef
 
@@ -31,7 +31,7 @@ class Next(StrEnum):
     SETTLED = "SETTLED"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class NewCheckpoint:
     """Canonical bytes of the new entries and the new state, at the position they make.
 
@@ -52,7 +52,7 @@ class NewCheckpoint:
         return orjson.dumps(self.ref.to_json()), b"", ELSEWHERE
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class NewReceipt:
     key: str
     body: bytes
@@ -61,7 +61,7 @@ class NewReceipt:
     attempts: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class NewIntent:
     execution: str
     ordinal: int
@@ -74,7 +74,7 @@ class NewIntent:
     next_inquiry_at: int | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class RetryAt:
     at: int
     count: int
@@ -82,7 +82,7 @@ class RetryAt:
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Place:
     """Which Step of which Run speaks, as whose owner, over which checkpoint."""
 
@@ -109,7 +109,7 @@ class Place:
         return step_id(self.run_id, self.step)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Advance:
     """One Step, decided in memory and committed as a whole or not at all."""
 

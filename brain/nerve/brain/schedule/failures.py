@@ -1,12 +1,14 @@
 """How what goes wrong in a Run is taken: by the ledger, by the Turn, or by nobody."""
 
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 from nerve.common import faults
 from nerve.protocol.errors import NerveError, Unavailable, WrongLedger
 from nerve.protocol.values import printable
+
+V = TypeVar("V")
 
 BLAMELESS_DELAY_MS = 2_000
 BLAMELESS_DOUBLINGS = 5
@@ -33,11 +35,10 @@ class NotCommitted(BaseException):
         self.error = error
 
 
-@contextmanager
-def committing() -> Generator[None]:
-    """What the ledger, or the store that it waits for, raises here is `NotCommitted`."""
+async def committed(work: Awaitable[V]) -> V:
+    """What `work` gives; what the ledger, or a store that it waits for, raises there is `NotCommitted`."""
     try:
-        yield
+        return await work
     except (Unavailable, WrongLedger, faults.InjectedFault) as error:
         raise NotCommitted(error) from error
 

@@ -36,7 +36,7 @@ from nerve.brain.schedule.failures import (
     CancelFirst,
     Classify,
     NotCommitted,
-    committing,
+    committed,
     said,
 )
 from nerve.brain.schedule.frames import Frames
@@ -181,13 +181,11 @@ class Invocation:
 
     async def _stowed(self, outcome: Outcome) -> dict[str, ObjectRef]:
         calls = outcome.calls if isinstance(outcome, Parked) else ()
-        with committing():
-            return await stow(self._office.large, self.claimed, calls)
+        return await committed(stow(self._office.large, self.claimed, calls))
 
     async def _sealed(self, checkpoint: Checkpoint, frame: Frame) -> NewCheckpoint:
         sealed = made.sealed_checkpoint(checkpoint, frame, self._digest)
-        with committing():
-            return await lay_down(self._office.large, self.claimed.thread, sealed)
+        return await committed(lay_down(self._office.large, self.claimed.thread, sealed))
 
     async def _advance(self, unit: Advance) -> Verdict:
         verdict = await self._committed(unit)
@@ -196,8 +194,7 @@ class Invocation:
         return verdict
 
     async def _committed(self, unit: Advance) -> Verdict:
-        with committing():
-            return await self._office.ledger.commit(advance, unit)
+        return await committed(self._office.ledger.commit(advance, unit))
 
     def _unit(
         self,
@@ -354,10 +351,10 @@ class Invocation:
             retry=retry,
             public=[self._recovery(policy, retry)],
         )
-        committed = await self._committed(unit)
-        if committed is Verdict.CANCEL_FIRST:
+        answer = await self._committed(unit)
+        if answer is Verdict.CANCEL_FIRST:
             return await self._settle(frame, Settle.CANCELLED, phase="ADVANCE")
-        return Verdict.COMMITTED if committed is Verdict.READY else committed
+        return Verdict.COMMITTED if answer is Verdict.READY else answer
 
     async def _exhausted(self, frame: Frame, error: Exception, text: str) -> Verdict:
         code = error.code if isinstance(error, NerveError) else "agent_error"

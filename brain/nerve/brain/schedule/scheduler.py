@@ -10,6 +10,7 @@ from nerve.brain.ledger.step_unit import Verdict
 from nerve.brain.schedule.invocation import Invocation, Office
 from nerve.brain.schedule.registry import Registry
 from nerve.common.logs import get_log
+from nerve.common.record import record
 
 _log = get_log("nerve.brain.scheduler")
 
@@ -23,7 +24,7 @@ class _Running:
     task: asyncio.Task[None]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Reservation:
     """Slots that are kept for one transaction, and the definitions it may claim."""
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from nerve.common.lease import require_live
+from nerve.common.record import record
 from nerve.common.sql import Row, Tx, law, sql
 from nerve.hands.ledger.records import read_row
 from nerve.hands.ledger.reports import Speaker, move
@@ -41,7 +42,7 @@ class Admission(StrEnum):
     TOMBSTONE = "tombstone"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Command:
     """A start command as it goes into the ledger. `start`: a slot of this host is reserved for it.
 
@@ -64,14 +65,14 @@ class Command:
     start: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Verdict:
     admission: Admission
     code: str | None = None
     reason: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Admit:
     """`began_at` is when this epoch of the ledger began."""
 

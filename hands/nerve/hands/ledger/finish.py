@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from nerve.common.large import refer
+from nerve.common.record import record
 from nerve.common.sql import Tx, law, sql
 from nerve.hands.ledger.conditions import OWNED
 from nerve.hands.ledger.pages import Page, append_pages
@@ -28,7 +29,7 @@ OBSERVE = sql(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Finish:
     id: str
     host: str

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from nerve.common.outbox import OutboxRow, Relay, put
+from nerve.common.record import record
 from nerve.common.sql import Row, Tx, next_position, sql
 from nerve.hands.state.record import Move
 from nerve.protocol.commands import parse_address
@@ -60,7 +61,7 @@ class Speaker:
         return updates(self.deployment, parse_address(address)[0])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Report:
     """One update before it is sealed."""
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from nerve.common.lease import require_live
+from nerve.common.record import record
 from nerve.common.sql import ALONE, Row, Tx, law, sql
 from nerve.hands.ledger.conditions import READY
 from nerve.hands.ledger.records import record_of
@@ -46,7 +47,7 @@ class Lane:
     namespace: str = ANYBODY
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Want:
     """How many executions of one lane this host could run now."""
 
@@ -55,7 +56,7 @@ class Want:
     count: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Start:
     host: str
     wants: Sequence[Want]
@@ -63,7 +64,7 @@ class Start:
     now: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Started:
     """An execution that this host now owns and must run."""
 
@@ -73,7 +74,7 @@ class Started:
     command: bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class StartVerdict:
     started: Sequence[Started]
     more: Mapping[Lane, bool]
