@@ -7,14 +7,14 @@ from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, final
 
 from nerve.brain import DurableRuntime, LocalBackend, Session, SessionBackend
 from nerve.brain.agents.context import Context
 from nerve.brain.agents.function import Body, FunctionAgent
 from nerve.brain.harness import Harness
 from nerve.brain.ledger.postgres_backend import PostgresBackend
-from nerve.common.clock import Clock, SystemClock, VirtualClock
+from nerve.common.clock import Clock, SystemClock, VirtualClock, settle
 from nerve.common.settings import Settings
 from nerve.common.sql import Row, SqliteLedger, Statement, Tx
 from nerve.protocol.catalog import Catalog
@@ -60,6 +60,44 @@ def function(
     return FunctionAgent(body, name, version=version, tools=tools)
 
 
+@final
+class Underway:
+    """How much is on its way to a ledger and back, which takes real time also where time is virtual."""
+
+    def __init__(self) -> None:
+        self._count = 0
+
+    def watch(self, ledger: Any) -> None:  # Any: its methods are taken over
+        submit, read = ledger.submit, ledger.read
+
+        def submitted(law: Any, unit: Any) -> "asyncio.Future[Any]":
+            self._count += 1
+            future: asyncio.Future[Any] = submit(law, unit)
+            future.add_done_callback(self._ended)
+            return future
+
+        async def committed(law: Any, unit: Any) -> Any:
+            return await submitted(law, unit)
+
+        async def answered(query: Any) -> Any:
+            self._count += 1
+            try:
+                return await read(query)
+            finally:
+                self._ended()
+
+        ledger.submit, ledger.commit, ledger.read = submitted, committed, answered
+
+    def _ended(self, _: object = None) -> None:
+        self._count -= 1
+
+    async def over(self) -> None:
+        """Return once nothing is, and whoever was answered has gone on."""
+        while self._count:
+            await asyncio.sleep(0.001)
+            await settle()
+
+
 Pair = tuple[DurableRuntime, DurableRuntime]
 """Two processes over one ledger."""
 
@@ -73,14 +111,32 @@ class Cell:
     stack: AsyncExitStack
     url: str | None = None
     runtimes: list[DurableRuntime] = field(default_factory=list[DurableRuntime])
+    underway: Underway = field(default_factory=Underway)
 
     async def backend(self) -> SessionBackend:
+        made: SessionBackend
         if self.url is None:
             local = LocalBackend.open(self.path, clock=self.clock)
-            return await self.stack.enter_async_context(local)
-        return await self.stack.enter_async_context(
-            await PostgresBackend.open(self.url, clock=self.clock)
-        )
+            made = await self.stack.enter_async_context(local)
+        else:
+            server = await PostgresBackend.open(self.url, clock=self.clock)
+            made = await self.stack.enter_async_context(server)
+        if isinstance(self.clock, VirtualClock):
+            self.underway.watch(made.ledger)
+        return made
+
+    async def advance_until(self, fact: Callable[[], object], *, step: float = 0.02) -> None:
+        """Move virtual time until a fact holds. It stands while anything is on its way to a ledger: else a
+        slow machine would show long waits that are none."""
+        clock = self.clock
+        assert isinstance(clock, VirtualClock)
+        for _ in range(5000):
+            await self.underway.over()
+            if fact():
+                return
+            await clock.advance(step)
+            await asyncio.sleep(0.002)
+        raise AssertionError("it never happened")
 
     async def runtime(
         self,
@@ -224,18 +280,6 @@ class Gate:
 async def calling(ctx: Context, input: Message) -> str:
     """An agent with one tool call."""
     return str(await ctx.call("echo", text=input.text))
-
-
-async def advance_until(
-    clock: VirtualClock, fact: Callable[[], object], *, step: float = 0.02
-) -> None:
-    """Move virtual time until a fact holds. Commits take real time: each step leaves them some."""
-    for _ in range(5000):
-        if fact():
-            return
-        await clock.advance(step)
-        await asyncio.sleep(0.002)
-    raise AssertionError("it never happened")
 
 
 async def hello(ctx: Context, input: Message) -> str:

@@ -27,6 +27,8 @@ class Proxy:
     def __init__(self) -> None:
         self.stubs = load()
         self.port = 0
+        self.elsewhere: int | None = None
+        """The port of another proxy, which it names as the one that has every topic."""
         self.asked: list[tuple[str, Any]] = []
         """Every request with the name of its call, in order."""
         self.metadata: list[dict[str, str]] = []
@@ -67,7 +69,7 @@ class Proxy:
             queue = answer.message_queues.add(permission=definition.READ_WRITE)
             queue.topic.name = request.topic.name
             queue.broker.name = "broker-a"
-            address = definition.Address(host="127.0.0.1", port=self.port)
+            address = definition.Address(host="127.0.0.1", port=self.elsewhere or self.port)
             queue.broker.endpoints.addresses.append(address)
         return answer
 

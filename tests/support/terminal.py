@@ -199,9 +199,13 @@ class Terminal:
 
 
 def until(fact: Callable[[], object], what: str, seconds: float = SECONDS) -> None:
-    """Return once `fact()` holds."""
+    """Return once `fact()` holds. A question that costs much is asked less often: it would take the time
+    of those who are to bring the fact about."""
     deadline = time.monotonic() + seconds
+    asked = time.monotonic()
     while not fact():
-        if time.monotonic() > deadline:
+        now = time.monotonic()
+        if now > deadline:
             raise AssertionError(f"within {seconds:g} s: {what}")
-        time.sleep(0.01)
+        time.sleep(max(0.01, now - asked))
+        asked = time.monotonic()

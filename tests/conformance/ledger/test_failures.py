@@ -16,7 +16,6 @@ from nerve.protocol.content import Message
 from nerve.protocol.errors import Conflict, DefinitionMissing, LedgerUnavailable, Unavailable
 from support.brain_cell import (
     Cell,
-    advance_until,
     calling,
     catalog,
     function,
@@ -55,7 +54,7 @@ async def test_io_is_tried_again_with_the_default_budget(still: Cell, clock: Vir
     ]
     runtime = await still.runtime(function(failing(errors, ran, clock)))
     turn = await (await opened(runtime)).submit("r1", "x")
-    await advance_until(clock, lambda: len(ran) == 4)
+    await still.advance_until(lambda: len(ran) == 4)
     assert (await soon(turn.result())).text == "done"
     waits = [after - before for before, after in pairwise(ran)]
     assert [1000 <= waits[0] < 1200, 2000 <= waits[1] < 2200, 4000 <= waits[2] < 4200] == [True] * 3
@@ -83,7 +82,7 @@ async def test_the_budget_ends(still: Cell, clock: VirtualClock) -> None:
     errors: list[Exception | None] = [OSError(f"no {n}") for n in range(9)]
     runtime = await still.runtime(function(failing(errors, ran, clock)))
     turn = await (await opened(runtime)).submit("r1", "x")
-    await advance_until(clock, lambda: len(ran) == 4)
+    await still.advance_until(lambda: len(ran) == 4)
     result = await soon(turn.result())
     assert (result.phase, len(ran)) == ("FAILED", 4)
 
@@ -97,7 +96,7 @@ async def test_policy_count_and_time_live_on_the_turn(still: Cell, clock: Virtua
     body = failing(errors, ran, clock)
     first = await still.runtime(function(body), policy=FIRST_FAILURE)
     turn = await (await opened(first)).submit("r1", "x")
-    await advance_until(clock, lambda: len(ran) == 1)
+    await still.advance_until(lambda: len(ran) == 1)
     await settled(first, turn.id, 1)
     status = await turn.status()
     assert status.reasons == ["BACKOFF"]
@@ -108,7 +107,7 @@ async def test_policy_count_and_time_live_on_the_turn(still: Cell, clock: Virtua
     generous = RecoveryPolicy(retries=50, first_seconds=0.001, most_seconds=0.001)
     second = await still.runtime(function(body), policy=generous)
     assert len(ran) == 1
-    await advance_until(clock, lambda: len(ran) == 3)
+    await still.advance_until(lambda: len(ran) == 3)
     found = await second.get_turn(turn.id)
     result = await soon(found.result())
     assert result.phase == "FAILED"
@@ -127,7 +126,7 @@ async def test_shutdown_and_an_incompatible_definition_cost_nothing(
     errors: list[Exception | None] = [DefinitionMissing("another build"), asyncio.CancelledError()]  # type: ignore[list-item]
     runtime = await still.runtime(function(failing([*errors[:1], None], ran, clock)))
     turn = await (await opened(runtime)).submit("r1", "x")
-    await advance_until(clock, lambda: len(ran) == 2)
+    await still.advance_until(lambda: len(ran) == 2)
     assert (await soon(turn.result())).text == "done"
     assert (await rows(runtime, TURN, id=turn.id))[0]["retry_count"] == 0
 
@@ -221,14 +220,14 @@ async def test_a_clock_that_was_set_keeps_no_ready_turn_waiting(
     runtime = await still.runtime(function(failing(errors, ran, clock)))
     session = await opened(runtime)
     first = await (await session.open_thread("a")).submit("r1", "x")
-    await advance_until(clock, lambda: len(ran) == 1)
+    await still.advance_until(lambda: len(ran) == 1)
     await settled(runtime, first.id, 1)
     await runtime.close()
     second = await api.get_session(session.key).submit("r2", "y")
     clock.step_wall(jump_ms)
     again = await still.runtime(function(failing(errors, ran, clock)))
     begun = clock.monotonic()
-    await advance_until(clock, lambda: len(ran) == 3)
+    await still.advance_until(lambda: len(ran) == 3)
     assert clock.monotonic() - begun < 40
     for turn in (first, second):
         assert (await soon((await again.get_turn(turn.id)).result())).text == "done"
@@ -241,11 +240,11 @@ async def test_a_clock_that_was_set_back_keeps_no_question_waiting(
     hands = FakeHands()
     runtime = await still.runtime(function(calling, tools=catalog()), hands=hands)
     turn = await (await opened(runtime)).submit("r1", "x")
-    await advance_until(clock, lambda: hands.executions)
+    await still.advance_until(lambda: hands.executions)
     clock.step_wall(-(10**10))
     count = len(hands.commands)
     begun = clock.monotonic()
-    await advance_until(clock, lambda: len(hands.commands) > count)
+    await still.advance_until(lambda: len(hands.commands) > count)
     assert clock.monotonic() - begun < 5
     await hands.succeed(hands.executions[0])
     assert (await soon(turn.result())).text == "done"

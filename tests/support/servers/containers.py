@@ -7,12 +7,14 @@ official one, which testcontainers pulls.
 
 import atexit
 import os
+import random
 import socket
 import struct
 import subprocess
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any, final
@@ -41,6 +43,9 @@ class Recipe:
     ready: Callable[[Mapping[int, int]], bool]
     environment: Mapping[str, str] = field(default_factory=dict[str, str])
     command: str = ""
+    told: Mapping[int, str] = field(default_factory=dict[int, str])
+    """Ports that the server tells its clients, each with the variable that sets it: such a port has the
+    host's number inside of the container too."""
 
     @property
     def image(self) -> str:
@@ -126,7 +131,9 @@ ROCKETMQ = Recipe(
     variable="NERVE_ROCKETMQ_IMAGE",
     stand_in="nerve-base/rocketmq",
     official="nerve-base/rocketmq",
-    ports=[8081, 9876],
+    ports=[8081, 9876, 10911],
+    told={8081: "ROCKETMQ_PROXY_PORT", 10911: "ROCKETMQ_BROKER_PORT"},
+    environment={"ROCKETMQ_ADDRESS": "127.0.0.1"},
     addresses=lambda at: {
         "NERVE_TEST_ROCKETMQ_ENDPOINT": f"127.0.0.1:{at[8081]}",
         "NERVE_TEST_ROCKETMQ_NAMESRV": f"127.0.0.1:{at[9876]}",
@@ -199,12 +206,14 @@ class ContainerServer:
             core: Any = import_module("testcontainers.core.container")
         except ImportError as error:
             raise Unavailable("testcontainers is not installed: pip install '.[dev]'") from error
-        self._ports = {port: free_port() for port in self.recipe.ports}
+        self._ports = dict(zip(self.recipe.ports, free_ports(len(self.recipe.ports)), strict=True))
         container = core.DockerContainer(self.recipe.image)
         container.with_kwargs(labels={LABEL: str(os.getpid())})
-        for inside, outside in self._ports.items():
+        for port, outside in self._ports.items():
+            inside = outside if port in self.recipe.told else port
             container.ports[f"{inside}/tcp"] = ("127.0.0.1", outside)
-        for key, value in self.recipe.environment.items():
+        told = {name: str(self._ports[port]) for port, name in self.recipe.told.items()}
+        for key, value in {**self.recipe.environment, **told}.items():
             container.with_env(key, value)
         if self.recipe.command:
             container.with_command(self.recipe.command)
@@ -226,10 +235,19 @@ def await_ready(recipe: Recipe, ports: Mapping[int, int], id: str) -> None:
         pause.wait(0.2)
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+def free_ports(count: int) -> list[int]:
+    """Different ones, below those that the kernel gives to outgoing connections: while a server is down
+    one of these would take its port, or a client that tries again would reach itself. RocketMQ's broker
+    opens neighbours of its own port too, so they lie apart."""
+    found: list[int] = []
+    with ExitStack() as probes:
+        while len(found) < count:
+            port = random.randrange(20_000, 32_000, 4)
+            probe = probes.enter_context(socket.socket())
+            with suppress(OSError):
+                probe.bind(("127.0.0.1", port))
+                found.append(port)
+    return found
 
 
 def sweep() -> int:

@@ -190,6 +190,23 @@ async def test_a_consumer_outlives_its_proxy(server: Proxy) -> None:
     await again.stop(None)
 
 
+async def test_a_consumer_follows_its_topic_to_another_address(
+    server: Proxy, broker: RocketBroker
+) -> None:
+    """A server that is started again may have another address; its routes are good for half a minute."""
+    old = Proxy()
+    listening = await serve(old, 0)
+    server.elsewhere = old.port
+    consumer = consume(broker)
+    async with running(consumer.receive()) as receiving:
+        await until(lambda: old.requests("ReceiveMessage"), "it polls there")
+        server.elsewhere = None
+        await listening.stop(None)
+        await until(lambda: server.requests("ReceiveMessage"), "it polls here", 8)
+        await soon(broker.publish(TOPIC, [b"a"]))
+        assert seen(await soon(receiving)) == [b"a"]
+
+
 async def test_a_consumer_beats(server: Proxy, broker: RocketBroker) -> None:
     async with running(consume(broker).receive()):
         await until(lambda: len(server.requests("Heartbeat")) >= 3, "it beats")

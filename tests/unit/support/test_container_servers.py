@@ -115,6 +115,21 @@ def test_every_suite_of_the_integration_run_is_there() -> None:
     assert [] == absent
 
 
+def test_every_test_that_no_container_can_show_is_there() -> None:
+    places = [ROOT / path for suite in run.SUITES.values() for path in suite.paths]
+    files = [
+        each for place in places for each in (place.glob("*.py") if place.is_dir() else [place])
+    ]
+    text = "\n".join(file.read_text(encoding="utf-8") for file in files)
+    assert [] == [name for name in run.NATIVE_ONLY if f" {name}(" not in text]
+
+
+def test_no_outgoing_connection_is_given_the_port_of_a_server() -> None:
+    found = containers.free_ports(20)
+    assert 20 == len(set(found))
+    assert [] == [port for port in found if not 1024 < port < 32_768]
+
+
 @pytest.mark.external
 @pytest.mark.report("U136")
 @pytest.mark.timeout(300)

@@ -45,6 +45,7 @@ class RocketConsumer:
         self._outstanding: set[Held] = set()
         self._ready = asyncio.Event()
         self._lanes: dict[Place, Lane] = {}
+        self._moved = False
         self._task: asyncio.Task[None] | None = None
         self._giving: set[asyncio.Task[None]] = set()
         self._closed = False
@@ -108,6 +109,11 @@ class RocketConsumer:
     def _room(self) -> int:
         """A message holds one envelope or more; what turns out too much waits in the buffer."""
         return min(self._credit() - self._buffered, RECEIVE_MAX - len(self._buffer))
+
+    def _lost(self) -> None:
+        """A lane does not reach its broker: the topic may lie elsewhere by now."""
+        self._routes.forget(self._topic)
+        self._moved = True
 
     def _came(self, messages: Sequence[Held]) -> None:
         self._buffer.extend(messages)
@@ -184,18 +190,19 @@ class RocketConsumer:
     async def _stay(self) -> None:
         """Keep a lane for each broker of the topic, and nothing in the buffer that nobody can take."""
         failures = 0
-        looked_at = float("-inf")
+        look_at = float("-inf")
         starved_since: float | None = None
         while True:
             now = self._link.clock.monotonic()
             try:
-                if now >= looked_at:
+                if now >= look_at or (self._moved and not failures):
+                    self._moved = False
                     await self._follow(await self._routes.of(self._topic))
-                    looked_at = now + self._link.settings.route_seconds
+                    look_at = now + self._link.settings.route_seconds
                     failures = 0
             except Exception as error:
                 failures += 1
-                looked_at = now + pause(failures)
+                look_at = now + pause(failures)
                 self._note(error)
             starved = bool(self._buffer) and self._credit() <= 0
             starved_since = (starved_since or now) if starved else None
@@ -217,6 +224,7 @@ class RocketConsumer:
                     group=self._group,
                     room=self._room,
                     came=self._came,
+                    lost=self._lost,
                 )
 
     def _forget_expired(self, now: float) -> None:

@@ -55,7 +55,8 @@ class Held:
 
 @final
 class Lane:
-    """One broker of one topic. `room` says how many messages may be asked for, `came` takes them."""
+    """One broker of one topic. `room` says how many messages may be asked for, `came` takes them,
+    `lost` is called whenever the broker is not reached."""
 
     def __init__(
         self,
@@ -66,6 +67,7 @@ class Lane:
         group: str,
         room: Callable[[], int],
         came: Callable[[Sequence[Held]], None],
+        lost: Callable[[], None],
     ) -> None:
         self._link = link
         self.place = place
@@ -74,10 +76,13 @@ class Lane:
         self._group = group
         self._room = room
         self._came = came
+        self._lost = lost
         self._look = asyncio.Event()
         self._acks: deque[Held] = deque()
         self._flushing: asyncio.Task[None] | None = None
-        self.presence = Presence(link, place.address, self._client, topic=topic, group=group)
+        self.presence = Presence(
+            link, place.address, self._client, topic=topic, group=group, lost=lost
+        )
         loop = asyncio.get_running_loop()
         self._tasks = [
             loop.create_task(self.presence.keep(), name=f"rocketmq-presence:{topic}"),
@@ -137,6 +142,7 @@ class Lane:
         if not isinstance(error, Declined) or error.code != "TOO_MANY_REQUESTS":
             # Whatever went wrong, a proxy that lost our settings would answer like this.
             self.presence.doubt()
+            self._lost()
         _log.warning(
             "receiving was interrupted, it goes on by itself",
             topic=self._topic,

@@ -5,6 +5,7 @@ that heard no heartbeat for two minutes, answers every receive with an error unt
 """
 
 import asyncio
+from collections.abc import Callable
 from typing import Any, final
 
 from nerve.common.broker.rocketmq_link import (
@@ -27,12 +28,23 @@ RECEIVE_MAX = 32
 class Presence:
     """One client id at one proxy: a Telemetry stream that is reopened for ever, and heartbeats."""
 
-    def __init__(self, link: Link, address: str, client: str, *, topic: str, group: str) -> None:
+    def __init__(
+        self,
+        link: Link,
+        address: str,
+        client: str,
+        *,
+        topic: str,
+        group: str,
+        lost: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`lost` is called whenever the proxy is not reached, or has forgotten us."""
         self._link = link
         self._address = address
         self._client = client
         self._topic = topic
         self._group = group
+        self._lost = lost
         self._known = asyncio.Event()
         self._doubt = asyncio.Event()
         self.told = 0
@@ -69,6 +81,7 @@ class Presence:
             try:
                 await self._visit()
             except Exception as error:
+                self._lost()
                 _log.warning(
                     "RocketMQ does not know this consumer for the moment, it is told again",
                     topic=self._topic,
