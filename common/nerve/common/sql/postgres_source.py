@@ -7,6 +7,7 @@ never closed here. Its loop is the caller's too: whoever needs connections of an
 """
 
 from collections.abc import Awaitable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol, cast, final
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
@@ -232,7 +233,9 @@ class PoolSource:
         await _quietly(self._pool.release(cast(Any, connection)))
 
     async def drop(self, connection: "asyncpg.Connection[Any]") -> None:
-        if not is_gone(connection):
+        # Also where it is closed already: between its loss and the pool's notice it keeps its place there,
+        # and its listeners, of which a release would only complain.
+        with suppress(asyncpg.InterfaceError):
             connection.terminate()
         await _quietly(self._pool.release(cast(Any, connection)))
 
