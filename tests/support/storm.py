@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -64,6 +64,8 @@ class Storm:
     """As the hosts and everybody else would reach them without a proxy."""
     proxies: dict[str, TcpProxy]
     broker: str = ""
+    app: Path = APP
+    environment: Mapping[str, str] = field(default_factory=dict[str, str])
     running: dict[str, "subprocess.Popen[bytes]"] = field(
         default_factory=dict[str, "subprocess.Popen[bytes]"]
     )
@@ -81,9 +83,13 @@ class Storm:
         log = (self.place / f"{role}.log").open("ab")
         environment = os.environ | QUICK | {"NERVE_DATABASE": self.through(role)}
         environment |= {"NERVE_BROKER": self.broker, "EFFECTS": str(self.effects)}
+        environment |= self.environment
         name = role if replica == 1 else f"{role}-{replica}"
         self.running[name] = subprocess.Popen(
-            [sys.executable, "-m", "nerve.deploy", role, str(APP), "--dir", self.place / "state"],
+            [
+                *(sys.executable, "-m", "nerve.deploy", role, str(self.app)),
+                *("--dir", self.place / "state"),
+            ],
             env=environment,
             stdout=log,
             stderr=log,
@@ -142,14 +148,23 @@ def a_server() -> Generator[NativeServer]:
 
 
 @contextmanager
-def storm(server: NativeServer, place: Path, *, replicas: int = 1) -> Generator[Storm]:
+def storm(
+    server: NativeServer,
+    place: Path,
+    *,
+    replicas: int = 1,
+    app: Path = APP,
+    broker: str = "",
+    environment: Mapping[str, str] | None = None,
+) -> Generator[Storm]:
     """Brain and Hands on two databases of `server`, running."""
     url = server.address(VARIABLE)
     port = urlsplit(url).port
     assert port is not None
     databases = {side: asyncio.run(make_database(url)) for side in SIDES}
     with TcpProxy.before("127.0.0.1", port) as one, TcpProxy.before("127.0.0.1", port) as other:
-        made = Storm(server, place, databases, {"brain": one, "hands": other})
+        made = Storm(server, place, databases, {"brain": one, "hands": other}, broker, app)
+        made.environment = environment or {}
         try:
             for side in SIDES:
                 for number in range(replicas):
@@ -168,12 +183,12 @@ async def client(storm: Storm) -> AsyncGenerator[DurableRuntime]:
             yield runtime
 
 
-async def submit(runtime: DurableRuntime, number: int) -> Turn:
+async def submit(runtime: DurableRuntime, number: int, content: str = "go") -> Turn:
     """What a client does: the same request again until it is answered."""
     while True:
         try:
             session = await runtime.session(SessionKey("acme", f"s-{number}"), agent="marker")
-            return await session.submit("r", "go")
+            return await session.submit("r", content)
         except NerveError:
             await asyncio.sleep(0.1)
 

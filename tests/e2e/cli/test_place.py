@@ -16,11 +16,13 @@ def effects(terminal: Terminal) -> list[str]:
     return path.read_text().splitlines() if path.exists() else []
 
 
+@pytest.mark.report("U117")
 def test_doctor_tells_ledgers_hosts_queues_and_every_setting_in_force(terminal: Terminal) -> None:
     brain = terminal.host("brain", "app.py")
     hands = terminal.host("hands", "app.py")
     terminal.run("submit", "weather", "rain in Oslo", "--wait")
-    found = terminal.run("doctor", "--json", NERVE_SCAN_SECONDS="2.5").value
+    changed = {"NERVE_SCAN_SECONDS": "2.5", "NERVE_LEASE_SECONDS": "45"}
+    found = terminal.run("doctor", "--json", **changed).value
     ledgers = {each["name"]: each for each in found["ledgers"]}
     assert sorted(ledgers) == ["brain", "hands-hands"]
     for name, process in (("brain", brain), ("hands-hands", hands)):
@@ -29,7 +31,7 @@ def test_doctor_tells_ledgers_hosts_queues_and_every_setting_in_force(terminal: 
         assert (ledgers[name]["found"]["epoch"], ledgers[name]["found"]["version"]) == (1, 2)
     assert found["problems"] == []
     shown = {each["name"]: each["value"] for each in found["settings"]}
-    assert shown["scan_seconds"] == 2.5
+    assert (shown["scan_seconds"], shown["lease_seconds"]) == (2.5, 45.0)
     assert set(shown) == {each.name for each in describe(Settings())}
     text = terminal.here("doctor").out
     assert "Nothing is wrong." in text

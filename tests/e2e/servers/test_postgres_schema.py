@@ -87,3 +87,25 @@ async def test_a_host_that_waited_sees_the_ledger_that_was_made_meanwhile(url: s
     assert len({ledger.identity.id for ledger in opened}) == 1
     for ledger in opened:
         await ledger.close()
+
+
+async def test_a_host_waits_for_another_that_makes_the_tables_however_long_that_takes(
+    url: str,
+) -> None:
+    """The patience of laws with each other's locks is over long before, and ends no start."""
+    gate = await asyncpg.connect(url)
+    held = gate.transaction()
+    await held.start()
+    await gate.execute(LOCK)
+    hasty = f"{url}{'&' if '?' in url else '?'}lock_timeout=50"
+    opening = asyncio.create_task(
+        open_postgres(hasty, HANDS_SCHEMA, clock=SystemClock(), create=True)
+    )
+    waits = f"{WAITING} and clock_timestamp() - waitstart > interval '500 ms'"
+    async with asyncio.timeout(30):
+        while not opening.done() and not await gate.fetchval(waits):
+            await asyncio.sleep(0.01)
+    await held.commit()
+    ledger = await opening
+    await ledger.close()
+    await gate.close()

@@ -114,23 +114,34 @@ class PostgresLedger:
         return await reader.read(query)
 
     async def close(self) -> None:
-        """Commit what is queued, then give the connections back."""
+        """Commit what is queued, then give the connections back; at once where it is cancelled."""
+        try:
+            await self._close()
+        except BaseException:
+            for lane in self._lanes:
+                await lane.abandon()
+            for reader in self._readers:
+                await reader.abandon()
+            raise
+
+    async def _close(self) -> None:
         self._flush()
         while any(not lane.idle for lane in self._lanes):
             for lane in self._lanes:
                 await lane.rest()
-        for lane in self._lanes:
-            await lane.close()
-        for timer in (self._timer, self._helping):
-            if timer is not None:
-                timer.cancel()
-        self._refusal = LedgerUnavailable(
+        # From here on: a lane that is woken again would keep the connection that it took for it.
+        self._refusal = closed = LedgerUnavailable(
             "the ledger was closed by this process",
             where="ledger",
             next_step="open it again",
         )
+        for timer in (self._timer, self._helping):
+            if timer is not None:
+                timer.cancel()
+        for lane in self._lanes:
+            await lane.close()
         for reader in self._readers:
-            await reader.close()
+            await reader.close(closed)
         await self.source.close()
 
     def take(self) -> list[Entry]:

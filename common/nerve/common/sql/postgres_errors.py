@@ -55,6 +55,8 @@ DRIVER_ERRORS = (
     TimeoutError,
 )
 
+UNREACHED = (*DRIVER_ERRORS, LedgerUnavailable)
+"""Why a session could not be had, or went: also where a given pool has none that is free."""
 
 COMING = (
     asyncpg.CannotConnectNowError,

@@ -30,7 +30,7 @@ from nerve.common.sql.postgres_errors import (
     unavailable,
 )
 from nerve.common.sql.postgres_schema import still_there
-from nerve.common.sql.postgres_source import Source
+from nerve.common.sql.postgres_source import Source, is_gone
 from nerve.protocol.errors import NerveError, WrongLedger
 
 _log = get_log("nerve.common.postgres")
@@ -110,14 +110,21 @@ class Lane:
         await self.rest()
         # Whoever still comes finds no row of this writer, and that is no restored ledger.
         self._confirmed = 0
+        if self._connection is None:
+            return
+        try:
+            await self._connection.raw.execute(FORGET_WRITER, self._writer)
+        except DRIVER_ERRORS:
+            return await self._drop()
         connection, self._connection = self._connection, None
-        if connection is not None:
-            try:
-                await connection.raw.execute(FORGET_WRITER, self._writer)
-            except DRIVER_ERRORS:
-                await self._source.drop(connection.raw)
-            else:
-                await self._source.give_back(connection.raw)
+        await self._source.give_back(connection.raw)
+
+    async def abandon(self) -> None:
+        """Let go of everything at once, in whatever state it is."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+        await self._drop()
 
     async def _run(self) -> None:
         try:
@@ -253,14 +260,18 @@ class Lane:
                 await asyncio.sleep(self._backoff.after(failures))
 
     async def _connected(self) -> Connection:
-        if self._connection is None or self._connection.raw.is_closed():
+        if self._connection is None or is_gone(self._connection.raw):
             await self._drop()
             connection = Connection(await self._source.lease())
-            if self._confirmed:
-                await self._recognize(connection)
-            else:
-                # It must be there before the first batch: an absent row cannot be locked.
-                await connection.raw.execute(FIRST_BATCH, self._writer)
+            try:
+                if self._confirmed:
+                    await self._recognize(connection)
+                else:
+                    # It must be there before the first batch: an absent row cannot be locked.
+                    await connection.raw.execute(FIRST_BATCH, self._writer)
+            except BaseException:
+                await self._source.drop(connection.raw)
+                raise
             self._connection = connection
         return self._connection
 
@@ -270,7 +281,6 @@ class Lane:
         missing = written is None or written < self._confirmed
         if await still_there(connection.raw, missing):
             return
-        await self._source.give_back(connection.raw)
         raise self._work.refuse(
             WrongLedger(
                 "the database was restored or replaced since this process opened it",

@@ -17,8 +17,8 @@ from nerve.common import faults
 from nerve.common.liveness import BEAT, LockSight
 from nerve.common.sql.law import Row, Tx
 from nerve.common.sql.ledger import Ledger
-from nerve.common.sql.postgres_errors import DRIVER_ERRORS, unavailable
-from nerve.common.sql.postgres_source import Address, Source, UrlSource
+from nerve.common.sql.postgres_errors import DRIVER_ERRORS, UNREACHED, unavailable
+from nerve.common.sql.postgres_source import Address, Source, UrlSource, is_gone
 from nerve.common.sql.statement import sql
 
 T = TypeVar("T")
@@ -83,20 +83,27 @@ class _Session:
         """Let go of the lock; the connection, where it still is in order."""
         if self._keeper is not None:
             self._keeper.cancel()
-        async with self._one:
-            connection = self._connection
-            if connection is None or connection.is_closed():
-                await self._forget()
-                return None
+        try:
+            async with self._one:
+                await self._let_go()
+        except BaseException:
+            await self._forget()
+            raise
+        connection, self._connection = self._connection, None
+        return connection
+
+    async def _let_go(self) -> None:
+        connection = self._connection
+        if connection is None or is_gone(connection):
+            return await self._forget()
+        try:
             connection.remove_termination_listener(self._terminated)
-            try:
-                await connection.execute(DROP, lock_key(self._host))
-            except DRIVER_ERRORS:
-                await self._forget()
-            return self._connection
+            await connection.execute(DROP, lock_key(self._host))
+        except DRIVER_ERRORS:
+            await self._forget()
 
     async def _take(self) -> "asyncpg.Connection[Any]":
-        if self._connection is not None and self._connection.is_closed():
+        if self._connection is not None and is_gone(self._connection):
             await self._forget()
         if self._connection is None:
             self._held = False
@@ -114,7 +121,7 @@ class _Session:
                 try:
                     async with asyncio.timeout(BEAT_SECONDS_MAX):
                         await self._take()
-                except DRIVER_ERRORS:
+                except UNREACHED:
                     await self._forget()
                     self._lost.set()
             if self._lost.is_set():
@@ -156,10 +163,12 @@ class ThreadLifeline:
     async def drop(self) -> None:
         faults.point("common.lease.before_unlock")
         if self._thread.is_alive():
-            await asyncio.wrap_future(self._call(self._close()))
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            await asyncio.to_thread(self._thread.join)
-            self._loop.close()
+            try:
+                await asyncio.wrap_future(self._call(self._close()))
+            finally:
+                self._call(self._stop())
+                await asyncio.to_thread(self._thread.join)
+                self._loop.close()
         faults.point("common.lease.after_unlock")
 
     def _call(self, work: Coroutine[Any, Any, T]) -> "Future[T]":
@@ -173,6 +182,13 @@ class ThreadLifeline:
         connection = None if self._session is None else await self._session.close()
         if connection is not None:
             await self._source.give_back(connection)
+
+    async def _stop(self) -> None:
+        """After what else the loop has to do: it was cancelled, and gives back what it has."""
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        if others:
+            await asyncio.wait(others)
+        self._loop.call_soon(self._loop.stop)
 
 
 @final
@@ -218,7 +234,11 @@ class PostgresLiveness:
         lifeline = (
             LoopLifeline(host, self._source) if address is None else ThreadLifeline(host, address)
         )
-        await lifeline.open()
+        try:
+            await lifeline.open()
+        except BaseException:
+            await lifeline.drop()
+            raise
         faults.point("common.lease.locked")
         return lifeline
 

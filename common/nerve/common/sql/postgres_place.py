@@ -60,15 +60,20 @@ class PostgresPlace:
         try:
             seat = await _seat(ledger.source)
             await wakeups.open()
-        except DRIVER_ERRORS as error:
+        except BaseException as error:
+            await wakeups.aclose()
             await ledger.close()
-            raise unavailable(error, doing="open") from error
+            if isinstance(error, DRIVER_ERRORS):
+                raise unavailable(error, doing="open") from error
+            raise
         liveness = PostgresLiveness(ledger, ledger.source, settle_seconds=settle_seconds)
         return cls(ledger=ledger, liveness=liveness, wakeups=wakeups, seat=seat)
 
     async def close(self) -> None:
-        await self.ledger.close()
-        await self.wakeups.aclose()
+        try:
+            await self.ledger.close()
+        finally:
+            await self.wakeups.aclose()
 
 
 async def _seat(source: Source) -> str:

@@ -17,8 +17,9 @@ from nerve.common.sql.law import Law, Row, Tx, Value
 from nerve.common.sql.lockstep import LockstepTx, Step
 from nerve.common.sql.postgres_connection import Connection
 from nerve.common.sql.postgres_errors import DRIVER_ERRORS, Meaning, meaning, unavailable
-from nerve.common.sql.postgres_source import Source
+from nerve.common.sql.postgres_source import Source, is_gone
 from nerve.common.sql.statement import Statement
+from nerve.protocol.errors import NerveError
 
 V = TypeVar("V")
 Query = Callable[[Tx], Awaitable[Any]]
@@ -82,9 +83,12 @@ class Reader:
         self._backoff = Backoff(first_seconds=0.02, most_seconds=1.0)
         self._asked: list[_Asked] = []
         self._task: asyncio.Task[None] | None = None
+        self._refusal: NerveError | None = None
         self.waiting = 0
 
     async def read(self, query: Callable[[Tx], Awaitable[V]]) -> V:
+        if self._refusal is not None:
+            raise self._refusal
         loop = asyncio.get_running_loop()
         future: asyncio.Future[V] = loop.create_future()
         self._asked.append(_Asked(query, future))
@@ -96,13 +100,22 @@ class Reader:
         finally:
             self.waiting -= 1
 
-    async def close(self) -> None:
-        """Answer what was asked, then give the connection back."""
+    async def close(self, refusal: NerveError) -> None:
+        """Answer what was asked, then give the connection back. What is asked from now on is refused:
+        it would take a connection that nobody gives back."""
+        self._refusal = refusal
         while self._task is not None:
             await asyncio.wait([self._task])
         connection, self._connection = self._connection, None
         if connection is not None:
             await self._source.give_back(connection.raw)
+
+    async def abandon(self) -> None:
+        """Let go of everything at once; what was asked is cancelled."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+        await self._drop()
 
     async def _run(self) -> None:
         try:
@@ -163,7 +176,7 @@ class Reader:
                 self._several.add(each.code)
 
     async def _connected(self) -> Connection:
-        if self._connection is None or self._connection.raw.is_closed():
+        if self._connection is None or is_gone(self._connection.raw):
             await self._drop()
             self._connection = Connection(await self._source.lease())
         return self._connection

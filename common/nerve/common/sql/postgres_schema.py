@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 _log = get_log("nerve.common.postgres")
 
 _LOCK = "select pg_advisory_xact_lock(hashtextextended(current_schema() || '.nerve', 7))"
+_PATIENT = "set local lock_timeout = '50s'"
 _MIGRATING = 0x6E_65_72_76
 
 # Not `to_regclass`: within a transaction it may go on saying what the cache held before the lock came.
@@ -114,7 +115,7 @@ async def _recognize(connection: "asyncpg.Connection[Any]", meta: Meta, now: int
     if await connection.fetchval(_HOME) == home:
         return meta
     async with connection.transaction(isolation="read_committed"):
-        await connection.execute(_LOCK)
+        await _only_one(connection)
         if await connection.fetchval(_HOME) != home:
             await connection.execute(_RAISE)
             await connection.execute(_SINCE, str(now))
@@ -154,6 +155,13 @@ async def read_meta(connection: "asyncpg.Connection[Any]") -> Meta | None:
         ) from error
 
 
+async def _only_one(connection: "asyncpg.Connection[Any]") -> None:
+    """Until the transaction ends. Another host makes all tables meanwhile, or moves them to this build:
+    it takes as long as it takes, and the patience of laws with each other's locks is no measure of it."""
+    await connection.execute(_PATIENT)
+    await connection.execute(_LOCK)
+
+
 async def _create(
     connection: "asyncpg.Connection[Any]", schema: Schema, source: Source, now: int
 ) -> Meta:
@@ -169,7 +177,7 @@ async def _create(
     )
     # What was made while this waited for the lock must be seen, whatever the database's default.
     async with connection.transaction(isolation="read_committed"):
-        await connection.execute(_LOCK)
+        await _only_one(connection)
         # Two hosts may start on an empty database at once: the second finds the first one's tables.
         found = await read_meta(connection)
         if found is not None:
@@ -214,7 +222,7 @@ async def _store(connection: "asyncpg.Connection[Any]") -> None:
 
 async def _upgrade(connection: "asyncpg.Connection[Any]", schema: Schema) -> None:
     async with connection.transaction(isolation="read_committed"):
-        await connection.execute(_LOCK)
+        await _only_one(connection)
         meta = await read_meta(connection)
         if meta is None or meta.version >= schema.version:
             return

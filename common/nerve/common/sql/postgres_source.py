@@ -7,6 +7,7 @@ never closed here. Its loop is the caller's too: whoever needs connections of an
 """
 
 from collections.abc import Awaitable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol, cast, final
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
@@ -63,7 +64,7 @@ class Source(Protocol):
         ...
 
     async def give_back(self, connection: "asyncpg.Connection[Any]") -> None:
-        """It is in order and may serve others."""
+        """It may serve others, or is dropped where it turns out to be broken. Never raises."""
         ...
 
     async def drop(self, connection: "asyncpg.Connection[Any]") -> None:
@@ -71,6 +72,14 @@ class Source(Protocol):
         ...
 
     async def close(self) -> None: ...
+
+
+def is_gone(connection: "asyncpg.Connection[Any]") -> bool:
+    """Whether it was lost. A pool takes its own back at that moment, and they answer nothing any more."""
+    try:
+        return bool(connection.is_closed())
+    except asyncpg.InterfaceError:
+        return True
 
 
 def source_of(given: Any, *, schema: str | None = None) -> Source:
@@ -212,14 +221,21 @@ class PoolSource:
 
     async def lease(self) -> "asyncpg.Connection[Any]":
         connection = await self.bare()
-        await set_up(connection, self.schema)
+        try:
+            await set_up(connection, self.schema)
+        except BaseException:
+            await self.drop(connection)
+            raise
         return connection
 
     async def give_back(self, connection: "asyncpg.Connection[Any]") -> None:
-        await self._pool.release(cast(Any, connection))
+        # One that cannot be reset is ended by the pool itself.
+        await _quietly(self._pool.release(cast(Any, connection)))
 
     async def drop(self, connection: "asyncpg.Connection[Any]") -> None:
-        if not connection.is_closed():
+        # Also where it is closed already: between its loss and the pool's notice it keeps its place there,
+        # and its listeners, of which a release would only complain.
+        with suppress(asyncpg.InterfaceError):
             connection.terminate()
         await _quietly(self._pool.release(cast(Any, connection)))
 
@@ -261,7 +277,11 @@ class EngineSource:
             raise _exhausted(self.most) from error
         except DBAPIError as error:
             raise OSError(said(error.orig or error)) from error
-        raw = (await over.get_raw_connection()).driver_connection
+        try:
+            raw = (await over.get_raw_connection()).driver_connection
+        except BaseException:
+            await _quietly(over.close())
+            raise
         assert raw is not None
         connection = cast("asyncpg.Connection[Any]", raw)
         self._leased[id(connection)] = over, ""
@@ -270,18 +290,28 @@ class EngineSource:
     async def lease(self) -> "asyncpg.Connection[Any]":
         connection = await self.bare()
         over, _ = self._leased[id(connection)]
-        # What the engine set when it connected comes back with the connection.
-        self._leased[id(connection)] = over, await connection.fetchval(AS_IT_WAS)
-        await set_up(connection, self.schema)
+        try:
+            # What the engine set when it connected comes back with the connection.
+            self._leased[id(connection)] = over, await connection.fetchval(AS_IT_WAS)
+            await set_up(connection, self.schema)
+        except BaseException:
+            await self.drop(connection)
+            raise
         return connection
 
     async def give_back(self, connection: "asyncpg.Connection[Any]") -> None:
-        over, as_it_was = self._leased.pop(id(connection), (None, ""))
-        if over is None:
-            return
+        _, as_it_was = self._leased.get(id(connection), (None, ""))
         if as_it_was:
-            await connection.execute(as_it_was)
-        await over.close()
+            try:
+                await connection.execute(as_it_was)
+            except BaseException as error:
+                await self.drop(connection)
+                if isinstance(error, Exception):
+                    return
+                raise
+        over, _ = self._leased.pop(id(connection), (None, ""))
+        if over is not None:
+            await _quietly(over.close())
 
     async def drop(self, connection: "asyncpg.Connection[Any]") -> None:
         over, _ = self._leased.pop(id(connection), (None, ""))

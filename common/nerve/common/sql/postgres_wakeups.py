@@ -11,8 +11,8 @@ import asyncpg
 
 from nerve.common.lifecycle import Backoff
 from nerve.common.logs import get_log
-from nerve.common.sql.postgres_errors import DRIVER_ERRORS
-from nerve.common.sql.postgres_source import Source
+from nerve.common.sql.postgres_errors import UNREACHED
+from nerve.common.sql.postgres_source import Source, is_gone
 from nerve.common.wakeups import Listener, LocalWakeups, Subscription, bundled, hints_enabled
 
 _log = get_log("nerve.common.postgres")
@@ -63,18 +63,32 @@ class PostgresWakeups:
         """Send what is pending, and give the session back."""
         self._closed = True
         task, self._task = self._task, None
-        if task is not None:
-            task.cancel()
-            await asyncio.wait([task])
+        try:
+            if task is not None:
+                task.cancel()
+                await asyncio.wait([task])
+            await self._say_last()
+        except UNREACHED:
+            await self._drop()
+        except BaseException:
+            await self._drop()
+            raise
         connection, self._connection = self._connection, None
+        if connection is not None:
+            await self._source.give_back(connection)
+
+    async def _say_last(self) -> None:
+        connection = self._connection
         if connection is None:
             return
-        try:
-            async with asyncio.timeout(1):
-                await self._send(connection)
-                await connection.remove_listener(self._channel, self._arrived)
-            await self._source.give_back(connection)
-        except DRIVER_ERRORS:
+        async with asyncio.timeout(1):
+            await self._send(connection)
+            connection.remove_termination_listener(self._terminated)
+            await connection.remove_listener(self._channel, self._arrived)
+
+    async def _drop(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
             await self._source.drop(connection)
 
     def _arrived(self, connection: Any, pid: int, channel: str, payload: object) -> None:
@@ -91,26 +105,31 @@ class PostgresWakeups:
                     self._connection = await self._connect()
                 failures = 0
                 await self._serve(self._connection)
-            except DRIVER_ERRORS as error:
-                connection, self._connection = self._connection, None
-                if connection is not None:
-                    await self._source.drop(connection)
+            except UNREACHED as error:
+                await self._drop()
                 failures += 1
                 _log.warning("hints have no session, scans go on", cause="wakeups", error=error)
                 await asyncio.sleep(Backoff(first_seconds=0.1, most_seconds=5.0).after(failures))
 
     async def _connect(self) -> "asyncpg.Connection[Any]":
         connection = await self._source.lease()
-        await connection.execute("set synchronous_commit to off")
-        connection.add_termination_listener(lambda gone: self._rung.set())
-        await connection.add_listener(self._channel, self._arrived)
+        try:
+            await connection.execute("set synchronous_commit to off")
+            connection.add_termination_listener(self._terminated)
+            await connection.add_listener(self._channel, self._arrived)
+        except BaseException:
+            await self._source.drop(connection)
+            raise
         return connection
+
+    def _terminated(self, connection: object) -> None:
+        self._rung.set()
 
     async def _serve(self, connection: "asyncpg.Connection[Any]") -> None:
         while True:
             await self._rung.wait()
             self._rung.clear()
-            if connection.is_closed():
+            if is_gone(connection):
                 raise ConnectionResetError("the session of the hints was closed")
             await self._send(connection)
             await asyncio.sleep(PAUSE_SECONDS)
