@@ -24,7 +24,7 @@ from nerve.common.sql.statement import sql
 from nerve.protocol.binding import ToolBinding
 from nerve.protocol.canonical import JsonValue
 from nerve.protocol.content import Message
-from support.brain_cell import QUICK, Cell, advance_until, brain_cell, opened, rows, write
+from support.brain_cell import QUICK, Cell, brain_cell, opened, rows, write
 from support.waiting import soon, until
 
 MIB = 1024 * 1024
@@ -108,7 +108,7 @@ async def test_a_thread_whose_checkpoint_is_lost_waits_visibly_and_goes_on_when_
         path.write_bytes(body)
         await clock.advance(SET_BACK_DELAY_MS / 1000)
         ended = asyncio.ensure_future(turn.result())
-        await advance_until(clock, ended.done)
+        await cell.advance_until(ended.done)
         assert ended.result().text == f"had {MIB}"
 
 
