@@ -55,9 +55,10 @@ async def test_a_migrated_ledger_equals_a_fresh_one(url: str, schema: Schema) ->
     await connection.close()
 
 
-async def test_hosts_that_start_at_once_make_one_ledger(url: str) -> None:
+@pytest.mark.parametrize("name", [None, "of_ours"])
+async def test_hosts_that_start_at_once_make_one_ledger(url: str, name: str | None) -> None:
     opened = await asyncio.gather(
-        *(open_postgres(url, SCHEMA, clock=SystemClock(), create=True) for _ in range(4))
+        *(open_postgres(url, SCHEMA, clock=SystemClock(), create=True, name=name) for _ in range(8))
     )
     assert len({ledger.identity.id for ledger in opened}) == 1
     for ledger in opened:

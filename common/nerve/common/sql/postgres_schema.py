@@ -4,6 +4,7 @@ All of it happens under one advisory lock. A fresh ledger is made from the table
 through the numbered Alembic scripts, in one transaction; storage settings are the same for both.
 """
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import asyncpg
@@ -162,11 +163,17 @@ async def _only_one(connection: "asyncpg.Connection[Any]") -> None:
     await connection.execute(_LOCK)
 
 
+async def _make_schema(connection: "asyncpg.Connection[Any]", name: str) -> None:
+    """Before the lock, which is the schema's own. `if not exists` does not see one that another is making."""
+    with suppress(asyncpg.UniqueViolationError):
+        await connection.execute(f"create schema if not exists {quoted(name)}")
+
+
 async def _create(
     connection: "asyncpg.Connection[Any]", schema: Schema, source: Source, now: int
 ) -> Meta:
     if source.schema is not None:
-        await connection.execute(f"create schema if not exists {quoted(source.schema)}")
+        await _make_schema(connection, source.schema)
     meta = Meta(
         room=schema.room,
         id=new_uuid7(now),
