@@ -55,14 +55,34 @@ async def test_a_migrated_ledger_equals_a_fresh_one(url: str, schema: Schema) ->
     await connection.close()
 
 
-@pytest.mark.parametrize("name", [None, "of_ours"])
-async def test_hosts_that_start_at_once_make_one_ledger(url: str, name: str | None) -> None:
+async def test_hosts_that_start_at_once_make_one_ledger(url: str) -> None:
     opened = await asyncio.gather(
-        *(open_postgres(url, SCHEMA, clock=SystemClock(), create=True, name=name) for _ in range(8))
+        *(open_postgres(url, SCHEMA, clock=SystemClock(), create=True) for _ in range(4))
     )
     assert len({ledger.identity.id for ledger in opened}) == 1
     for ledger in opened:
         await ledger.close()
+
+
+BLOCKED = "select count(*) from pg_stat_activity where wait_event_type = 'Lock'"
+
+
+async def test_a_schema_that_another_host_is_making_is_waited_for(url: str) -> None:
+    gate = await asyncpg.connect(url)
+    held = gate.transaction()
+    await held.start()
+    await gate.execute("create schema of_ours")
+    opening = asyncio.create_task(
+        open_postgres(url, SCHEMA, clock=SystemClock(), create=True, name="of_ours")
+    )
+    watcher = await asyncpg.connect(url)
+    async with asyncio.timeout(30):
+        while not await watcher.fetchval(BLOCKED):
+            await asyncio.sleep(0.01)
+    await held.commit()
+    await (await opening).close()
+    await gate.close()
+    await watcher.close()
 
 
 LOCK = "select pg_advisory_xact_lock(hashtextextended(current_schema() || '.nerve', 7))"
