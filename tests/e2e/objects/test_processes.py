@@ -104,6 +104,7 @@ def peak_mib(pid: int) -> float:
 
 
 @pytest.mark.capability("E7.2")
+@pytest.mark.report("U49")
 async def test_many_commands_of_a_mebibyte_queued_take_little_memory_of_hands(
     tmp_path: Path,
 ) -> None:
