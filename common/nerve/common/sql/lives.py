@@ -47,6 +47,8 @@ def recognize(place: StateDirectory, name: str, *, now: int) -> bool:
             )
         write({"inode": inode, "words": [word, fresh]})
         _exchange(path, fresh)
+        # From now on the old word is that of a copy, which may even have the inode of what it replaced.
+        write({"inode": inode, "words": [fresh]})
     return same
 
 
