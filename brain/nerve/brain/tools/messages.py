@@ -113,10 +113,14 @@ class Messages:
             ) from None
 
     def repeat(self, command: bytes, execution: str, route: str) -> OutboxRow:
-        """The exact command again."""
-        return OutboxRow(
-            id=f"{execution}/start", destination=destination(COMMANDS, route), envelope=command
-        )
+        """The exact command again; where the ledger stands elsewhere by now, with its new seat, since it
+        would leave the answer to the one that asked from there."""
+        id = f"{execution}/start"
+        if self.seat is None or self.seat.encode() in command:
+            return OutboxRow(id=id, destination=destination(COMMANDS, route), envelope=command)
+        envelope = open_envelope(command)
+        body = envelope.body.model_copy(update={"reply_to": self.reply_to})
+        return self._row(id, COMMANDS, route, body, envelope.namespace, envelope.issued_at)
 
     def for_another(
         self, command: bytes, mark: LedgerMark, seen: KnownLedger | None, *, now: int
