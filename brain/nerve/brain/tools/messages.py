@@ -18,7 +18,7 @@ from nerve.protocol.controls import (
     RouteQuery,
     SettledExecutions,
 )
-from nerve.protocol.envelope import Body, open_envelope, seal
+from nerve.protocol.envelope import Body, Envelope, open_envelope, seal
 from nerve.protocol.errors import TooLarge
 from nerve.protocol.identity import Origin, ThreadKey
 from nerve.protocol.objects import ObjectRef
@@ -115,12 +115,12 @@ class Messages:
     def repeat(self, command: bytes, execution: str, route: str) -> OutboxRow:
         """The exact command again; where the ledger stands elsewhere by now, with its new seat, since it
         would leave the answer to the one that asked from there."""
-        id = f"{execution}/start"
         if self.seat is None or self.seat.encode() in command:
-            return OutboxRow(id=id, destination=destination(COMMANDS, route), envelope=command)
+            return OutboxRow(
+                id=f"{execution}/start", destination=destination(COMMANDS, route), envelope=command
+            )
         envelope = open_envelope(command)
-        body = envelope.body.model_copy(update={"reply_to": self.reply_to})
-        return self._row(id, COMMANDS, route, body, envelope.namespace, envelope.issued_at)
+        return self._anew(envelope, now=envelope.issued_at)
 
     def for_another(
         self, command: bytes, mark: LedgerMark, seen: KnownLedger | None, *, now: int
@@ -137,22 +137,22 @@ class Messages:
             return None
         if body.known_ledger is not None:
             return self.repeat(command, body.execution, envelope.route)
-        named = body.model_copy(update={"known_ledger": known})
-        return self._row(
-            f"{body.execution}/start", COMMANDS, envelope.route, named, envelope.namespace, now
-        )
+        return self._anew(envelope, now=now, known_ledger=known)
 
     def renew(self, command: bytes, *, now: int) -> OutboxRow:
         """The same request with a new time until which it may be admitted.
 
         When it was issued stays: a ledger that began since cannot know whether it ran.
         """
-        envelope = open_envelope(command)
+        return self._anew(open_envelope(command), now=now, admit_before=now + self.admit_within_ms)
+
+    def _anew(self, envelope: Envelope, *, now: int, **changes: object) -> OutboxRow:
+        """A command with `changes`, and with the place where its ledger stands by now."""
         body = envelope.body
         assert isinstance(body, StartCommand)
-        fresh = body.model_copy(update={"admit_before": now + self.admit_within_ms})
+        body = body.model_copy(update={"reply_to": self.reply_to, **changes})
         return self._row(
-            f"{body.execution}/start", COMMANDS, envelope.route, fresh, envelope.namespace, now
+            f"{body.execution}/start", COMMANDS, envelope.route, body, envelope.namespace, now
         )
 
     def cancel(self, execution: str, route: str, namespace: str, now: int) -> OutboxRow:
