@@ -13,7 +13,7 @@ from typing import Self, final
 
 from nerve.common.clock import Clock
 from nerve.common.logs import get_log
-from nerve.common.sql.sqlite import LOG_BYTES, PAGE_BYTES
+from nerve.common.sql.sqlite import log_ahead
 from nerve.protocol.errors import BrokerUnavailable, DiskFull, NerveError, SchemaTooNew
 
 VERSION = 1
@@ -147,10 +147,8 @@ class QueueFile:
             self.path, timeout=OPEN_SECONDS, isolation_level=None, check_same_thread=False
         )
         try:
-            connection.execute(f"PRAGMA page_size = {PAGE_BYTES}")  # of a new file
-            connection.execute("PRAGMA journal_mode = WAL")
+            log_ahead(connection)
             connection.execute("PRAGMA synchronous = NORMAL")
-            connection.execute(f"PRAGMA wal_autocheckpoint = {LOG_BYTES // PAGE_BYTES}")
             self._lay_out(connection)
             if self._bytes_max is not None:
                 page = int(connection.execute("PRAGMA page_size").fetchone()[0])

@@ -11,7 +11,7 @@ from nerve.common.sql.migrate import Schema
 from nerve.common.sql.postgres import PostgresLedger, open_postgres
 from nerve.common.sql.postgres_errors import DRIVER_ERRORS, unavailable
 from nerve.common.sql.postgres_liveness import SETTLE_SECONDS, PostgresLiveness
-from nerve.common.sql.postgres_source import Source
+from nerve.common.sql.postgres_source import Source, leased
 from nerve.common.sql.postgres_wakeups import PostgresWakeups
 from nerve.common.sql.seats import seat_of
 
@@ -78,16 +78,11 @@ class PostgresPlace:
 
 async def _seat(source: Source) -> str:
     """A physical replica that was promoted has the seat of its primary; a dump that was read has not."""
-    connection = await source.lease()
-    try:
+    async with leased(source) as connection:
         place = await connection.fetchrow(PLACE)
         try:
             system = await connection.fetchval(SYSTEM)
         except asyncpg.InsufficientPrivilegeError:
             system = ""
-    except BaseException:
-        await source.drop(connection)
-        raise
-    await source.give_back(connection)
     assert place is not None
     return seat_of(system, place["database"], place["schema"])

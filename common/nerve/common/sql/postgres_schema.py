@@ -12,7 +12,7 @@ import asyncpg
 from nerve.common.logs import get_log
 from nerve.common.sql.ledger import LedgerIdentity
 from nerve.common.sql.migrate import Meta, Schema, check_meta
-from nerve.common.sql.postgres_source import Source, quoted
+from nerve.common.sql.postgres_source import Source, leased, quoted
 from nerve.protocol.errors import Damaged, WrongLedger
 from nerve.protocol.identity import new_uuid7
 
@@ -87,8 +87,7 @@ async def prepare(source: Source, schema: Schema, *, create: bool, now: int) -> 
         WrongLedger: it is missing, or holds another room's tables.
         SchemaTooNew: a newer build made it and says that this one may not write it.
     """
-    connection = await source.lease()
-    try:
+    async with leased(source) as connection:
         meta = await read_meta(connection)
         if meta is None:
             if not create:
@@ -102,10 +101,6 @@ async def prepare(source: Source, schema: Schema, *, create: bool, now: int) -> 
         if meta.version < schema.version:
             await _upgrade(connection, schema)
         meta = await _recognize(connection, meta, now)
-    except BaseException:
-        await source.drop(connection)
-        raise
-    await source.give_back(connection)
     return meta.identity
 
 

@@ -6,8 +6,8 @@ never closed here. Its loop is the caller's too: whoever needs connections of an
 `address`, which only a URL has.
 """
 
-from collections.abc import Awaitable
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Awaitable
+from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, Protocol, cast, final
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
@@ -80,6 +80,27 @@ def is_gone(connection: "asyncpg.Connection[Any]") -> bool:
         return bool(connection.is_closed())
     except asyncpg.InterfaceError:
         return True
+
+
+@asynccontextmanager
+async def dropped_on_error(
+    source: Source, connection: "asyncpg.Connection[Any]"
+) -> AsyncGenerator[None]:
+    """A block that leaves a connection in order, or not at all: also where it is cancelled."""
+    try:
+        yield
+    except BaseException:
+        await source.drop(connection)
+        raise
+
+
+@asynccontextmanager
+async def leased(source: Source) -> AsyncGenerator["asyncpg.Connection[Any]"]:
+    """A connection for a block."""
+    connection = await source.lease()
+    async with dropped_on_error(source, connection):
+        yield connection
+    await source.give_back(connection)
 
 
 def source_of(given: Any, *, schema: str | None = None) -> Source:
@@ -221,11 +242,8 @@ class PoolSource:
 
     async def lease(self) -> "asyncpg.Connection[Any]":
         connection = await self.bare()
-        try:
+        async with dropped_on_error(self, connection):
             await set_up(connection, self.schema)
-        except BaseException:
-            await self.drop(connection)
-            raise
         return connection
 
     async def give_back(self, connection: "asyncpg.Connection[Any]") -> None:
@@ -290,13 +308,10 @@ class EngineSource:
     async def lease(self) -> "asyncpg.Connection[Any]":
         connection = await self.bare()
         over, _ = self._leased[id(connection)]
-        try:
+        async with dropped_on_error(self, connection):
             # What the engine set when it connected comes back with the connection.
             self._leased[id(connection)] = over, await connection.fetchval(AS_IT_WAS)
             await set_up(connection, self.schema)
-        except BaseException:
-            await self.drop(connection)
-            raise
         return connection
 
     async def give_back(self, connection: "asyncpg.Connection[Any]") -> None:

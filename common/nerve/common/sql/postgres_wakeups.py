@@ -12,7 +12,7 @@ import asyncpg
 from nerve.common.lifecycle import Backoff
 from nerve.common.logs import get_log
 from nerve.common.sql.postgres_errors import UNREACHED
-from nerve.common.sql.postgres_source import Source, is_gone
+from nerve.common.sql.postgres_source import Source, dropped_on_error, is_gone
 from nerve.common.wakeups import Listener, LocalWakeups, Subscription, bundled, hints_enabled
 
 _log = get_log("nerve.common.postgres")
@@ -113,13 +113,10 @@ class PostgresWakeups:
 
     async def _connect(self) -> "asyncpg.Connection[Any]":
         connection = await self._source.lease()
-        try:
+        async with dropped_on_error(self._source, connection):
             await connection.execute("set synchronous_commit to off")
             connection.add_termination_listener(self._terminated)
             await connection.add_listener(self._channel, self._arrived)
-        except BaseException:
-            await self._source.drop(connection)
-            raise
         return connection
 
     def _terminated(self, connection: object) -> None:

@@ -68,15 +68,20 @@ def connect(
         if read_only:
             connection.execute("pragma query_only = on")
         else:
-            connection.execute(f"pragma page_size = {PAGE_BYTES}")  # of a new file
-            connection.execute("pragma journal_mode = wal")
+            log_ahead(connection)
             connection.execute("pragma synchronous = full")
-            connection.execute(f"pragma wal_autocheckpoint = {LOG_BYTES // PAGE_BYTES}")
         connection.execute("pragma foreign_keys = off")
         connection.execute(f"pragma cache_size = {-1000 if read_only else -4000}")
         return connection
     except sqlite3.Error as error:
         raise translated(error, path) from error
+
+
+def log_ahead(connection: sqlite3.Connection) -> None:
+    """A log before the file, in pages that are small in a new file and stay what they are in another."""
+    connection.execute(f"pragma page_size = {PAGE_BYTES}")
+    connection.execute("pragma journal_mode = wal")
+    connection.execute(f"pragma wal_autocheckpoint = {LOG_BYTES // PAGE_BYTES}")
 
 
 def _quoted(path: Path) -> str:
