@@ -107,8 +107,7 @@ class Execution:
         await self.hosts.run_once()
         self.host = await self.hosts.register({"definitions": sorted(runtime.registry.ids)})
         keep = WARM_FRAMES_MAX if warm_frames is None else warm_frames
-        objects = None if self.large is None else self.large.store
-        self.frames = Frames(runtime.ledger, keep=keep, objects=objects)
+        self.frames = Frames(runtime.ledger, keep=keep, objects=runtime.objects)
         self.scheduler = Scheduler(
             self._make_office(self),
             runtime.registry,

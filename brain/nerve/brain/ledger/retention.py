@@ -45,9 +45,9 @@ CHECKPOINTS = sql(
     " and exists (select 1 from journal j where j.thread = h.id) then 1 else 0 end as due"
     " from thread h where h.id > :after order by h.id limit :limit"
 )
+REMOVE_CHECKPOINTS = (sql("delete from journal where thread = :id"),)
 WANTED = f"{OPEN_CALL} union all select 1 from journal where journal.thread = object.owner"
 """While an object is kept: its owner is a call that is not over, or a Thread that has checkpoints."""
-REMOVE_CHECKPOINTS = (sql("delete from journal where thread = :id"),)
 OBSERVATIONS = sql(
     "select o.id, case when not exists (select 1 from intent i"
     " where i.execution = o.execution and i.outcome = 'UNKNOWN') then 1 else 0 end as due"
