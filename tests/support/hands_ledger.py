@@ -13,6 +13,7 @@ from nerve.common.sql.postgres import open_postgres
 from nerve.hands.ledger import HANDS_SCHEMA
 from nerve.hands.ledger.admit import Admit, Command, Verdict, admit
 from nerve.hands.ledger.answers import recorded
+from nerve.hands.ledger.cancel import Cancel, Cancelled, request_cancel
 from nerve.hands.ledger.finish import Finish, finish
 from nerve.hands.ledger.records import read_row
 from nerve.hands.ledger.release import release_executions
@@ -123,6 +124,12 @@ class Book:
             now=self.now,
         )
         return await self.ledger.commit(finish, unit)
+
+    async def cancel(self, id: str) -> Cancelled:
+        unit = Cancel(
+            id=id, namespace="acme", cell="cell-1", reason=None, speaker=self.speaker, now=self.now
+        )
+        return await self.ledger.commit(request_cancel, unit)
 
     async def release(self, host: str) -> bool:
         async def also(tx: Tx, incarnation: str, now: int) -> None:

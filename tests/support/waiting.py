@@ -1,11 +1,12 @@
 """Waiting for a fact with a deadline: the only way in which a test may let real time pass."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
 
 V = TypeVar("V")
+W = TypeVar("W")
 
 SECONDS = 20.0
 
@@ -24,6 +25,17 @@ async def soon(awaitable: Awaitable[V], seconds: float = SECONDS) -> V:
     """The result of `awaitable`, which must not hang."""
     async with asyncio.timeout(seconds):
         return await awaitable
+
+
+async def race(
+    one: Coroutine[Any, Any, V], other: Coroutine[Any, Any, W], *, first: int
+) -> tuple[V, W]:
+    """Both at once; `one` begins where `first` is not 0, else the other."""
+    if first:
+        mine, theirs = await asyncio.gather(one, other)
+    else:
+        theirs, mine = await asyncio.gather(other, one)
+    return mine, theirs
 
 
 @asynccontextmanager

@@ -5,15 +5,14 @@ import asyncio
 import pytest
 
 from nerve.brain.handles import Session
-from nerve.brain.ledger.cancel import Cancelled
-from nerve.brain.ledger.claim import Claimed, release_threads
-from nerve.brain.ledger.deliver import Delivered
+from nerve.brain.ledger.claim import release_threads
 from nerve.brain.ledger.step_unit import Verdict
 from nerve.common.lease import Release, release
 from nerve.common.sql import sql
 from support.brain_cell import KEY, rows
 from support.brain_desk import ID, Desk, Desks, parked
 from support.fake_hands import FakeHands
+from support.waiting import race
 
 ENDS = sql(
     "select turn, count(*) as ends from event where type in ('turn.completed', 'turn.cancelled')"
@@ -40,17 +39,11 @@ async def test_a_cancel_against_the_delivery_of_the_last_result_leaves_nobody_wa
     hands = FakeHands()
     for round in range(ROUNDS):
         claimed, (execution,) = await parked(one, session, f"r{round}", 1)
-
-        async def deliver(execution: str = execution) -> Delivered:
-            return await one.deliver(hands.update(execution), claiming=claiming)
-
-        async def cancel(claimed: Claimed = claimed, round: int = round) -> Cancelled:
-            return await other.cancel(KEY.id, claimed.turn, f"c{round}")
-
-        if round % 2:
-            delivered, cancelled = await asyncio.gather(deliver(), cancel())
-        else:
-            cancelled, delivered = await asyncio.gather(cancel(), deliver())
+        cancelled, delivered = await race(
+            other.cancel(KEY.id, claimed.turn, f"c{round}"),
+            one.deliver(hands.update(execution), claiming=claiming),
+            first=(round + 1) % 2,
+        )
         assert not cancelled.ended, "its tool had run: it settles"
         if delivered.claimed is None:
             mine, theirs = await asyncio.gather(one.claim(ID), other.claim(ID))

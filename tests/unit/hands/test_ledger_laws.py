@@ -7,7 +7,7 @@ import pytest
 
 from nerve.hands.ledger.admit import Admission, Bar, bar
 from nerve.hands.ledger.answers import observations
-from nerve.hands.ledger.cancel import Cancel, Cancelled, request_cancel
+from nerve.hands.ledger.cancel import Cancelled
 from nerve.hands.ledger.progress import Progress, report_progress
 from nerve.hands.ledger.release import Abandon, abandon
 from nerve.hands.ledger.start import Lane, Start, StartVerdict, Want, start
@@ -29,13 +29,6 @@ def want(book: Book, tool: str = "once", count: int = 10) -> Start:
 
 async def start_waiting(book: Book, tool: str = "once", count: int = 10) -> StartVerdict:
     return await book.ledger.commit(start, want(book, tool, count))
-
-
-async def cancel(book: Book, id: str) -> Cancelled:
-    unit = Cancel(
-        id=id, namespace="acme", cell="cell-1", reason=None, speaker=book.speaker, now=book.now
-    )
-    return await book.ledger.commit(request_cancel, unit)
 
 
 @pytest.mark.capability("D3.1")
@@ -233,7 +226,7 @@ async def test_only_the_owner_can_abandon_an_execution(book: Book, other: Book) 
 @pytest.mark.report("U99")
 async def test_a_cancel_before_the_command_leaves_a_tombstone(book: Book) -> None:
     command = book.command()
-    assert await cancel(book, command.id) is Cancelled.CONFIRMED
+    assert await book.cancel(command.id) is Cancelled.CONFIRMED
     assert (await book.admit(command))[0].admission is Admission.TOMBSTONE
     [update] = await book.updates(command.id)
     assert (update.state, update.effect, update.attempt) == (S.CANCELLED, Effect.NONE, 0)
@@ -244,7 +237,7 @@ async def test_a_cancel_before_the_command_leaves_a_tombstone(book: Book) -> Non
 async def test_a_cancel_of_what_waits_ends_it_without_effect(book: Book) -> None:
     command = book.command(start=False)
     await book.admit(command)
-    assert await cancel(book, command.id) is Cancelled.CONFIRMED
+    assert await book.cancel(command.id) is Cancelled.CONFIRMED
     assert (await start_waiting(book)).started == []
     assert (await book.row(command.id))["state"] == S.CANCELLED
 
@@ -256,10 +249,10 @@ async def test_a_cancel_of_what_runs_is_requested_and_reported_but_not_confirmed
 ) -> None:
     command = book.command()
     await book.admit(command)
-    found = [await cancel(book, command.id), await cancel(book, command.id)]
+    found = [await book.cancel(command.id), await book.cancel(command.id)]
     assert found == [Cancelled.REQUESTED, Cancelled.ALREADY_REQUESTED]
     await book.finish(command.id)
-    assert await cancel(book, command.id) is Cancelled.ENDED
+    assert await book.cancel(command.id) is Cancelled.ENDED
     updates = await book.updates(command.id)
     assert [(each.sequence, each.state, each.cancel_requested) for each in updates] == [
         (1, S.STARTED, True),
@@ -274,7 +267,7 @@ async def test_cancel_and_start_race_to_one_of_two_honest_ends(book: Book, other
         command = book.command(start=False)
         await book.admit(command)
         cancelled, taken = await asyncio.gather(
-            cancel(book, command.id), start_waiting(other, count=1)
+            book.cancel(command.id), start_waiting(other, count=1)
         )
         state = (await book.row(command.id))["state"]
         if cancelled is Cancelled.CONFIRMED:

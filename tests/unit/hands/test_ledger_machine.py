@@ -17,7 +17,6 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invar
 from nerve.common.clock import VirtualClock
 from nerve.hands import ExecutionReconciliation, ExecutionStore
 from nerve.hands.ledger.admit import Command
-from nerve.hands.ledger.cancel import Cancel, request_cancel
 from nerve.hands.ledger.progress import Progress, report_progress
 from nerve.hands.ledger.start import Lane, Start, Want, start
 from nerve.protocol.errors import NerveError
@@ -87,11 +86,7 @@ class HandsLedger(RuleBasedStateMachine):
 
     @rule(id=commands, host=st.sampled_from(HOSTS))
     def cancel(self, id: str, host: str) -> None:
-        book = self.books[host]
-        unit = Cancel(
-            id=id, namespace="acme", cell="cell-1", reason=None, speaker=book.speaker, now=book.now
-        )
-        self.run(book.ledger.commit(request_cancel, unit))
+        self.run(self.books[host].cancel(id))
 
     @rule(
         host=st.sampled_from(HOSTS),

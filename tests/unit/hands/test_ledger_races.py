@@ -7,19 +7,13 @@ import pytest
 
 from nerve.hands.ledger.admit import Admission
 from nerve.hands.ledger.answers import observations
-from nerve.hands.ledger.cancel import Cancel, Cancelled, request_cancel
+from nerve.hands.ledger.cancel import Cancelled
 from nerve.protocol.execution import ExecutionState
 from support.hands_ledger import Book
+from support.waiting import race
 
 S = ExecutionState
 COUNT = 40
-
-
-async def cancel(book: Book, id: str) -> Cancelled:
-    unit = Cancel(
-        id=id, namespace="acme", cell="cell-1", reason=None, speaker=book.speaker, now=book.now
-    )
-    return await book.ledger.commit(request_cancel, unit)
 
 
 @pytest.mark.rule(1)
@@ -54,14 +48,9 @@ async def test_a_cancel_against_the_command_ends_as_a_tombstone_or_as_a_wish(
 ) -> None:
     for round in range(COUNT):
         command = book.command()
-        if round % 2:
-            cancelled, (verdict,) = await asyncio.gather(
-                cancel(other, command.id), book.admit(command)
-            )
-        else:
-            (verdict,), cancelled = await asyncio.gather(
-                book.admit(command), cancel(other, command.id)
-            )
+        cancelled, (verdict,) = await race(
+            other.cancel(command.id), book.admit(command), first=round % 2
+        )
         state = (await book.row(command.id))["state"]
         if verdict.admission is Admission.TOMBSTONE:
             assert (cancelled, state) == (Cancelled.CONFIRMED, S.CANCELLED)
@@ -78,14 +67,9 @@ async def test_a_cancel_against_the_result_never_takes_the_result_away(
     for round in range(COUNT):
         command = book.command()
         await book.admit(command)
-        if round % 2:
-            cancelled, sequence = await asyncio.gather(
-                cancel(other, command.id), book.finish(command.id)
-            )
-        else:
-            sequence, cancelled = await asyncio.gather(
-                book.finish(command.id), cancel(other, command.id)
-            )
+        cancelled, sequence = await race(
+            other.cancel(command.id), book.finish(command.id), first=round % 2
+        )
         assert cancelled in (Cancelled.REQUESTED, Cancelled.ENDED)
         told = await book.updates(command.id)
         assert [each.state for each in told][-1] is S.SUCCEEDED
